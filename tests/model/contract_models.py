@@ -76,7 +76,7 @@ def _keeping(keras: Any, what: str) -> Any:
 
     class Keeping(keras.layers.Layer):  # type: ignore[misc]
         def build(self, input_shape: Any) -> None:
-            whole = what in ("steps", "evaluation")
+            whole = what in ("steps", "rows", "evaluation")
             self.kept = self.add_weight(
                 shape=() if whole else (int(input_shape[-1]),),
                 initializer="zeros",
@@ -88,6 +88,8 @@ def _keeping(keras: Any, what: str) -> Any:
         def call(self, x: Any, training: Any = None) -> Any:
             if what == "evaluation" or (training and what == "steps"):
                 self.kept.assign(self.kept + 1)
+            elif training and what == "rows":
+                self.kept.assign(self.kept + x.shape[0])
             elif training and what == "mean":
                 self.kept.assign(self.kept * 0.9 + 0.1 * ops.mean(x, axis=0))
             elif what == "mixed":
@@ -194,6 +196,22 @@ def float8(keras: Any, input_shape: Any, num_classes: int) -> Any:
 # Of Keras 3 alone.
 
 
+def in_tensorflow(keras: Any, input_shape: Any, num_classes: int, name: str) -> Any:
+    argument: dict[str, Any] = {"num_bins": 8} if name.startswith("Hash") else {"vocabulary": ["1", "2"]}
+    if name == "IntegerLookup":
+        argument = {"vocabulary": [1, 2]}
+
+    class Holding(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = getattr(keras.layers, name)(**argument)
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    return _net(keras, input_shape, num_classes, Holding())
+
+
 def draws(keras: Any, input_shape: Any, num_classes: int) -> Any:
     generator = keras.random.SeedGenerator(7)
 
@@ -208,7 +226,20 @@ def draws(keras: Any, input_shape: Any, num_classes: int) -> Any:
     return _net(keras, input_shape, num_classes, Drawing())
 
 
-# Layers that DTensor has no rule for.
+# Layers that DTensor has no rule for, or whose variables are not found.
+
+
+def reads_closure(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    class Own(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, input_shape: Any) -> None:
+            kernel = self.add_weight(shape=(int(input_shape[-1]),), initializer="ones", name="kernel")
+            self.kernel = kernel
+            self.add_loss(lambda: maths(keras).mean(maths(keras).square(kernel)))
+
+        def call(self, x: Any) -> Any:
+            return x * self.kernel
+
+    return _net(keras, input_shape, num_classes, Own(name="own"))
 
 
 def without_rule(keras: Any, input_shape: Any, num_classes: int) -> Any:

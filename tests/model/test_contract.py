@@ -25,6 +25,7 @@ PAD = {"remainder": "pad"}
 REFUSED: Rows = [
     ("keeps", PAD, ["dataset.remainder=pad", "training call", "remainder=drop"]),
     ("keeps", PAD | {"options": {"what": "mixed"}}, ["the other examples of a batch"]),
+    ("keeps", PAD | {"options": {"what": "rows"}}, ["dataset.remainder=pad", "training call"]),
     ("adds_loss", PAD, ["dataset.remainder=pad", "a loss that a layer adds"]),
     ("regularized", PAD, ["dataset.remainder=pad", "activity_regularizer"]),
     *(("own_step", {"options": {"method": name}}, [name, "task"]) for name in ("train_step", "test_step")),
@@ -37,20 +38,23 @@ REFUSED: Rows = [
     ("masked", {}, ["mask of the steps", "compute_mask returns None", "task.label_weight"]),
     ("pair", {}, ["returned 2 models", "return one keras.Model"]),
 ]
+IN_TENSORFLOW = ("HashedCrossing", "Hashing", "IntegerLookup", "StringLookup", "TextVectorization")
 OF_JAX: Rows = [
     ("keeps", PAD | {"options": {"what": "steps"}, "accumulate": 2}, ["kept", "in each microbatch"]),
+    *(("in_tensorflow", {"options": {"name": name}}, [name, "runs in TensorFlow only"]) for name in IN_TENSORFLOW),
     ("float8", {}, ["overwritten by its gradient", "quantize"]),
     ("draws", {}, ["by the same count each time; draw with seed=generator"]),
 ]
 OF_DTENSOR: Rows = [
     ("without_rule", {}, ["(GRU)", "; set engine=jax"]),
+    ("reads_closure", {"evaluated": True}, ["not on the mesh; set engine=jax", "as an attribute of the layer"]),
     ("constrained", {}, ["variable d3/kernel", "; set engine=jax"]),
 ]
 ALLOWED: list[tuple[str, dict[str, Any]]] = [
     ("subclassed", PAD),
     ("keeps", PAD | {"options": {"what": "steps"}}),
     ("keeps", {"accumulate": 2}),
-    ("keeps", {"options": {"what": "evaluation"}}),
+    ("keeps", {"options": {"what": "evaluation"}, "evaluated": True}),
     ("frozen", PAD),
     ("same_names", {}),
 ]

@@ -92,7 +92,7 @@ def check_resources(graph: tf.Graph, names: _Names) -> None:
                 raise ConfigError(
                     f"model._target_: operation {operation.name} uses a variable or table that is not one of the "
                     "model's weights and so is not on the mesh; set engine=jax, or create it "
-                    "with the layer's add_weight"
+                    "with the layer's add_weight and read it as an attribute of the layer"
                 )
 
 

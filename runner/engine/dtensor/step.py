@@ -147,6 +147,7 @@ class Steps:
         with deferred(list(self._state.variables.values()), kept=False):
             outputs = self._outputs(batch, None)
             added = self._added()
+        self._check_model()
         loss_b = task.loss(self._ops, outputs, batch)
         totals = task.totals(self._ops, outputs, batch)
         return (
@@ -158,7 +159,10 @@ class Steps:
 
     def next_logits(self, arrays: Batch) -> tf.Tensor:
         """Returns the logits (B, V) that the task selects, arrays (1, B, ...)."""
-        return self._outputs(_only_batch(arrays), None, self._data.task.next_logits)
+        with deferred(list(self._state.variables.values()), kept=False):
+            logits: tf.Tensor = self._outputs(_only_batch(arrays), None, self._data.task.next_logits)
+        self._check_model()
+        return logits
 
     def _whole(self, x: tf.Tensor) -> tf.Tensor:
         return self._placer.lay(x, [None] * x.shape.rank)
@@ -169,7 +173,7 @@ class Steps:
         """Runs one step: reads everything, then computes everything, then writes everything.
 
         DTensor's all-reduce combiner does not keep the order of reads and writes; a step without such an order has
-        none to lose, and `_check` verifies that.
+        none to lose, and `check_order` verifies that.
         """
         trained = [self._state.variables[path] for path in self._state.trainable]
         sources: Sequence[tf.Tensor] = trained
@@ -193,17 +197,20 @@ class Steps:
                 if vector is not None:
                     gradients = packed.unpack(vector, [gradient.shape for gradient in gradients])
                 self._update.apply(gradients, done, factor)
-        self._check(tf.compat.v1.get_default_graph())
+        names = self._check_model()
+        if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
+            check_order(tf.compat.v1.get_default_graph(), names)
         metrics = self._data.task.metrics(self._ops, backward.outputs, batch)
         return {LOSS: backward.loss, **metrics}, backward.regularization, packed_state
 
-    def _check(self, graph: tf.Graph) -> None:
+    def _check_model(self) -> dict[int, str]:
+        """Rejects what DTensor computes wrongly in the graph so far; returns the path of each variable's handle."""
+        graph = tf.compat.v1.get_default_graph()
         if self._devices > 1:
             check_indexing(graph)
         names = {id(variable.handle): path for path, variable in self._state.saved.items()}
         check_resources(graph, names)
-        if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
-            check_order(graph, names)
+        return names
 
     def _backward(self, batch: Batch, share_b: tf.Tensor, done: tf.Tensor, sources: Sequence[tf.Tensor]) -> _Backward:
         """Runs the forward and the backward pass; sources are the trainable variables, or tensors lent to them."""

@@ -34,6 +34,14 @@ T = TypeVar("T")
 Shape = tuple[int | None, ...]
 Values = list[jax.Array]
 
+# Layers that Keras 3 computes with TensorFlow's operations, whichever its backend.
+_IN_TENSORFLOW = (
+    keras.layers.HashedCrossing,
+    keras.layers.Hashing,
+    keras.layers.IntegerLookup,
+    keras.layers.StringLookup,
+    keras.layers.TextVectorization,
+)
 # Packages whose initializers have a seed of their own.
 _LIBRARIES = ("keras.", "keras_hub.", "runner.")
 
@@ -198,6 +206,11 @@ def check_model(model: keras.Model, config: ModelConfig, data: DataSpec, *, pads
 
 def _check_layers(model: keras.Model, config: ModelConfig, *, pads: bool) -> None:
     for layer in private.all_layers(model):
+        if isinstance(layer, _IN_TENSORFLOW):
+            raise ConfigError(
+                f"model._target_={config.target}: layer {layer.name} ({type(layer).__name__}) runs in TensorFlow "
+                "only, also in Keras 3 on JAX; remove it from the model, and compute its output in the dataset"
+            )
         if isinstance(layer, keras.layers.AugMix):
             raise ConfigError(
                 f"model._target_={config.target}: layer {layer.name} (AugMix) draws from Python's random "
