@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from hydra.core.override_parser.types import Override
 
 from runner.config.fields import is_root
-from runner.errors import ConfigError, did_you_mean, invalid, listed
+from runner.errors import ConfigError, invalid
 
 
 def _is_text(value: object) -> bool:
@@ -98,8 +98,8 @@ def check(text: str, override: Override, *, is_multirun: bool) -> None:
         raise ConfigError(f"{text}: keys of Hydra can't be deleted; remove this override")
     dotted = key.replace("/", ".")
     if not any(f"{dotted}.".startswith(f"{accepted}.") for accepted in _ACCEPTED):
-        fix = did_you_mean(key, _ACCEPTED, f"remove it, or set one of {listed(_ACCEPTED)}")
-        raise ConfigError(f"{text}: unknown key of Hydra, or one that can't be set here; {fix}")
+        unknown = "unknown key of Hydra, or one that can't be set here"
+        raise ConfigError(f"{text}: {unknown}; remove it, or set one of {', '.join(_ACCEPTED)}")
     found = _TESTS.get(_CALLBACK if key.startswith(_CALLBACK) else key)
     if key == "hydra.mode" and is_multirun:
         found = (_mode_problem, "MULTIRUN")
