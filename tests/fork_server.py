@@ -166,8 +166,10 @@ def take_over(request: Request, installed: list[str]) -> list[str]:
     for number, name in enumerate(("stdout", "stderr"), start=1):
         # New ones: the server's own remember whether they could seek.
         binary = open(number, "wb", 0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+        getattr(binary, "raw", binary).name = f"<{name}>"
         by_lines = not unbuffered and (number == 2 or os.isatty(number))
-        text = io.TextIOWrapper(binary, "utf-8", line_buffering=by_lines, write_through=unbuffered)
+        errors = getattr(sys, f"__{name}__").errors
+        text = io.TextIOWrapper(binary, "utf-8", errors, line_buffering=by_lines, write_through=unbuffered)
         setattr(sys, name, text)
     arguments = list(request["arguments"])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -9,6 +9,8 @@ from runner.host.session import command_module
 from runner.layout import mesh
 
 _TRAINS = "runner"
+# Keys that `cluster.name` does not use.
+_IDLE = {"single": ("processes", "index", "coordinator"), "local": ("index", "coordinator")}
 
 
 def check(config: ClusterConfig, on: MeshConfig, resume: str | None) -> None:
@@ -17,6 +19,11 @@ def check(config: ClusterConfig, on: MeshConfig, resume: str | None) -> None:
     Raises:
       ConfigError: the first problem.
     """
+    for key in _IDLE.get(config.name, ()):
+        value = getattr(config, key)
+        if value is not None:
+            problem = f"cluster={config.name} does not use this key"
+            raise invalid(f"cluster.{key}", value, problem=problem, fix="remove it, or set cluster=auto or explicit")
     count = place.count(config)
     devices = mesh.size(on.axes)
     if devices % count:

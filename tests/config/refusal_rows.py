@@ -211,7 +211,7 @@ ROWS: list[tuple[str, ...]] = [
     ("trainer.epochs=${trainer.seed}  trainer.seed=???", "trainer.seed is required"),
     # Processes.
     ("cluster=single  cluster.processes=2", "cluster.processes=2", "set cluster=auto or explicit or local"),
-    ("+cluster.processes=2", "cluster.processes=2", "cluster=single does not use this key", "set cluster=local"),
+    ("+cluster.processes=2", "cluster.processes=2", "cluster=single does not use this key", "set cluster=auto"),
     ("cluster=locl", "cluster=locl", "did you mean cluster=local?"),
     (
         "cluster=local  engine=jax",
@@ -219,7 +219,7 @@ ROWS: list[tuple[str, ...]] = [
         "must divide the 1 devices of the mesh",
         "cluster.processes=1",
     ),
-    ("cluster=local  cluster.processes=null", "cluster.processes=null", "cluster=local needs the number of processes"),
+    ("cluster=local  cluster.processes=null", "cluster.processes=null", "cluster=local does not give"),
     (f"{_EXPLICIT}  cluster.coordinator=h:1", "different for each process"),
     (f"{_EXPLICIT}  cluster.index=0", "set it, such as cluster.coordinator="),
     (

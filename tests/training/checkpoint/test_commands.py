@@ -98,4 +98,4 @@ def test_a_resume_that_the_engine_rejects_changes_nothing(tmp_path: Path) -> Non
         assert (after.info.status, after.info.end_time) == (before.info.status, before.info.end_time)
         assert after.data.tags == before.data.tags
         assert {path: path.read_bytes() for path in files} == files
-        assert not (tmp_path / "again").exists()
+        assert not list((tmp_path / "again").rglob("run.json")), "no run that a resume could find"
