@@ -38,7 +38,8 @@ def test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained(tmp_pa
     short = ["trainer.epochs=1", "trainer.limit_train_batches=1", "tracking=none", "trainer.checkpoint.enabled=false"]
     done = run(tmp_path, f"engine={engine}", *short, "model=custom", "model._target_=soft.build")
     before = done.stdout[: done.stdout.index("epoch 1/1")]
-    assert before.count("warning: ") == before.count("warning: the model's outputs are from 0 to 1, as after a softmax") == 1
+    said = "warning: the model's outputs are from 0 to 1, as after a softmax"
+    assert before.count("warning: ") == before.count(said) == 1
 
 
 def check_profile(client: object, run_id: str, folder: Path) -> None:
