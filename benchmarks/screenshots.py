@@ -22,7 +22,7 @@ from typing import Any
 
 from PIL import Image
 
-from runner.cli.runs.records import find_run
+from runner.cli.runs import records
 from runner.cluster.launch import free_port
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
@@ -149,8 +149,8 @@ def take_charts(page: Any, store: Store, reference: str, address: str, out: Path
       address: of the MLflow UI.
       out: folder of the picture.
     """
-    run = find_run(store, reference)
-    page.goto(f"{address}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/model-metrics?{_VIEW}")
+    run_id = records.pick(reference, records.tracked(store)).run_id
+    page.goto(f"{address}/#/experiments/{store.experiment_id}/runs/{run_id}/model-metrics?{_VIEW}")
     page.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for()
     close_assistant(page)
     save(page, out / "charts.png")

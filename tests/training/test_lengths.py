@@ -37,7 +37,7 @@ def test_an_evaluation_batch_is_no_larger_than_its_split(
 ) -> None:
     made = config(batch_size=batch, eval_batch_size=given)
     size = lengths.eval_batch(made.dataset, made.task, examples)
-    assert lengths.padded_rows(size, 8) == expected
+    assert lengths.padded_rows(size, 4) == expected
 
 
 @pytest.mark.parametrize(("remainder", "most"), [("drop", 96), ("pad", 100)])

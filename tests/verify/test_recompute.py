@@ -87,5 +87,5 @@ def test_another_optimizer_than_that_of_the_compared_checkpoint_is_invalid(repla
     shards = numpy_engine.NumpyEngine(16, 3).shards()
     shards["optimizer/v/d/kernel"] = shards.pop("optimizer/momentum/d/kernel")
     saved = Checkpoint(storage.write(tmp_path, replace(content(8), shards=shards)))
-    with pytest.raises(ConfigError, match=r"was saved with another optimizer, .*; set optimizer as the run had it"):
+    with pytest.raises(ConfigError, match=r"was saved with another optimizer, .*; set optimizer and model"):
         replayed(8, {"replay.step": 8}, saved=saved)
