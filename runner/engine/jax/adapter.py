@@ -101,9 +101,10 @@ class Keras3Factory:
         # The scope has noted the values that the builder sets, and would lose them.
         if scope.state_mapping or not all(map(_draws_alone, created)):
             return None
-        weights = set(map(id, model.weights))
+        # A generator that the user's module made has its state.
+        lacking = set(map(id, created)) - set(map(id, model.weights))
         for variable in model.variables:
-            if id(variable) not in weights:
+            if id(variable) in lacking:
                 private.initialize(variable)
         return model
 
