@@ -25,7 +25,6 @@ from runner.cli.resolvers import register_resolvers
 from runner.cluster.launch import LAUNCHER_VARIABLE
 from runner.config import masking
 from runner.config.compose import compose as compose_config
-from runner.config.compose import without_hydra
 from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
 from runner.errors import EXIT_REFUSED, ConfigError, DataError, EngineError, TrackingError, invalid
@@ -70,7 +69,7 @@ def compose(*overrides: str) -> RunConfig:
         try:
             typed = command_line.arranged(checkpoint_arguments.expand(masking.hide_arguments(typed)))
             register_resolvers()
-            return convert(without_hydra(compose_config(typed, with_hydra=True)))
+            return convert(compose_config(typed))
         except (ConfigError, DataError, EngineError, TrackingError):
             raise
         except Exception as error:  # those of Hydra and OmegaConf share no base class

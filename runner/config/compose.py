@@ -67,18 +67,19 @@ def compose_command(application: Hydra, name: str, overrides: Sequence[str], *, 
       HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `runner.cli.messages`.
     """
     overrides = list(overrides)
-    if is_multirun:
-        return application.compose_config(name, [*overrides, "hydra.mode=MULTIRUN"], RunMode.MULTIRUN)
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    # Several values without `-m` are an error, unless a preset makes the command a sweep.
     mode = RunMode.RUN
-    if any(override.is_sweep_override() for override in parsed):
+    if is_multirun:
+        # As Hydra's own command line does.
+        overrides.append("hydra.mode=MULTIRUN")
+        mode = RunMode.MULTIRUN
+    elif any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(overrides)):
+        # Several values without `-m` are an error, unless a preset makes the command a sweep.
         mode = application.get_mode(name, overrides) or RunMode.RUN
     composed = application.compose_config(name, overrides, mode)
-    if mode == RunMode.RUN and composed.hydra.mode == RunMode.MULTIRUN:
-        composed = application.compose_config(name, overrides, RunMode.MULTIRUN)
-    if composed.hydra.mode is None:
-        composed.hydra.mode = RunMode.RUN
+    of_preset = composed.hydra.mode or RunMode.RUN
+    if of_preset != mode:
+        composed = application.compose_config(name, overrides, of_preset)
+    composed.hydra.mode = of_preset
     return composed
 
 
@@ -113,9 +114,8 @@ def each_composed(change: Callable[[DictConfig], None]) -> Iterator[None]:
         Hydra.compose_config = original  # type: ignore[method-assign]
 
 
-def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
-    """Composes a config from overrides without flags, apart from any running application, perhaps with the `hydra`
-    node.
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """Composes a config from overrides without flags, apart from any running application.
 
     Folders of options are given as `hydra.searchpath=[...]`.
 
@@ -123,7 +123,7 @@ def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig
       HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `runner.cli.messages`.
     """
     with _separate_hydra():
-        return hydra.compose(PRIMARY, overrides=list(map(texts.kept, overrides)), return_hydra_config=with_hydra)
+        return hydra.compose(PRIMARY, overrides=list(map(texts.kept, overrides)))
 
 
 def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[str], number: int) -> DictConfig:

@@ -14,14 +14,7 @@ from typing import Any
 
 from runner.config import schema_task
 from runner.config.build import build, fields_of, unknown_key
-from runner.config.schema import (
-    RULE_FIELDS,
-    AugmentConfig,
-    DatasetConfig,
-    ModelConfig,
-    OptimizerConfig,
-    TaskConfig,
-)
+from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, OptimizerConfig, TaskConfig
 from runner.config.schema_task import OutputConfig
 from runner.config.values import check_name
 from runner.errors import ConfigError, invalid
@@ -41,7 +34,7 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
       ConfigError: an unknown key of a task, or a value of a wrong type.
     """
     if group == "model":
-        return _with_options("model", ModelConfig, content)
+        return _with_options("model", content, _yaml_keys(ModelConfig))
     if group == "dataset":
         return _dataset(content)
     if group == "task":
@@ -60,14 +53,8 @@ def task_options(config: TaskConfig) -> Any:
     return build(schema_task.OPTIONS[config.name], config.options, "task")
 
 
-def _with_options(
-    key: str, kind: type, content: Mapping[str, Any], own: Sequence[str] | None = None
-) -> dict[str, Any]:
-    """Returns a mapping whose keys that are not the group's own, by default those of its dataclass, are below
-    `options`.
-    """
-    if own is None:
-        own = _yaml_keys(kind)
+def _with_options(key: str, content: Mapping[str, Any], own: Sequence[str]) -> dict[str, Any]:
+    """Returns a mapping whose keys that are not the group's own are below `options`."""
     target = content.get(_TARGET, "")
     if not isinstance(target, str):
         fix = f"set {key}.{_TARGET}=package.module.function"
@@ -99,7 +86,7 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
         arranged_steps = [_step(index, step) for index, step in enumerate(steps)]
         content = content | {"augment": arranged_steps}
     if _TARGET in content:
-        return _with_options("dataset", DatasetConfig, content)
+        return _with_options("dataset", content, _yaml_keys(DatasetConfig))
     for name in _NOT_IN_YAML:
         if name in content:
             raise unknown_key(f"dataset.{name}", _yaml_keys(DatasetConfig))
@@ -110,7 +97,7 @@ def _step(index: int, step: object) -> object:
     """Returns an augmentation step as its dataclass has it; one that is no mapping is rejected by its type later."""
     if not isinstance(step, Mapping):
         return step
-    return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
+    return _with_options(f"dataset.augment[{index}]", step, _yaml_keys(AugmentConfig))
 
 
 def _task(content: dict[str, Any]) -> dict[str, Any]:
@@ -247,6 +234,9 @@ _OWN_FORMS = {
     "loss_scale_factor": "remove it: the loss is always float32",
 }
 
+# Keys of every optimizer. Any other is of an update rule, and of a class or a function it is an argument.
+_OF_EVERY_OPTIMIZER = ("name", "learning_rate", "schedule", "clip", "ema", "class_name", "groups", "gradient_norm")
+
 
 def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
     """Returns the keys of `optimizer` with the arguments of its class or function in `options`."""
@@ -255,8 +245,7 @@ def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
             if key in content:
                 problem = "is not an option of the class here, but of the run"
                 raise invalid(f"optimizer.{key}", content[key], problem=problem, fix=fix)
-    shared = [key for key in _yaml_keys(OptimizerConfig) if key not in RULE_FIELDS]
-    return _with_options("optimizer", OptimizerConfig, content, own=shared)
+    return _with_options("optimizer", content, _OF_EVERY_OPTIMIZER)
 
 
 def _as_list(value: Any) -> Any:

@@ -269,21 +269,6 @@ class GroupConfig:
     decay: bool | None = None
 
 
-# Keys of `OptimizerConfig` that belong to update rules. A class of Keras has options of its own instead.
-RULE_FIELDS = (
-    "frozen_step",
-    "reread_slots",
-    "beta_1",
-    "beta_2",
-    "epsilon",
-    "weight_decay",
-    "momentum",
-    "nesterov",
-    "rho",
-    "centered",
-)
-
-
 @dataclass(frozen=True)
 class OptimizerConfig:
     """Update rule and its hyperparameters; those that a rule does not use are null.
