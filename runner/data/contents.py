@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.config.schema_data import BYTES
 from runner.data.base import Array, ArraySpec, Dataset, DataSource
 from runner.data.packing import SEGMENTS, TOKENS
 from runner.data.vocabulary import Vocabulary
@@ -197,7 +196,7 @@ def text_tables(data: Dataset, vocabulary: Vocabulary) -> list[Table]:
     """Returns the tables of a text, of which the first sequence is read."""
     rows = [(name, f"{text.documents:,}", f"{text.tokens:,}") for name, text in data.texts.items()]
     about = (
-        ("kind", "bytes" if vocabulary.kind == BYTES else "byte pairs, or of a given tokenizer"),
+        ("kind", "bytes" if vocabulary.is_bytes else "byte pairs, or of a given tokenizer"),
         ("tokens", f"{vocabulary.size:,}"),
         ("end of a document", "none" if vocabulary.end is None else f"{vocabulary.end_token!r} ({vocabulary.end})"),
         ("stored as", str(vocabulary.dtype)),

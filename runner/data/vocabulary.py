@@ -28,7 +28,6 @@ else:
     # An optional extra that byte vocabularies do not need.
     tokenizers = late("tokenizers")
 
-BPE = "bpe"
 # File name of the tokenizer in the folder of a run and in every export.
 TOKENIZER = "tokenizer.json"
 # Limit for unpacking a recorded tokenizer, so that a manipulated record can't fill the memory. Even a tokenizer.json
@@ -48,21 +47,25 @@ class EncodingError(ValueError):
 class Vocabulary:
     """The tokens of a text, with encoding and decoding.
 
-    `kind` is `bytes`, or `bpe` for anything that a tokenizer.json describes, whose content is `tokenizer`.
-    `end_token` is the text of the token appended to each document.
+    `end_token` is the text of the token appended to each document; `tokenizer` the content of a tokenizer.json, empty
+    if the tokens are bytes.
 
-    >>> Vocabulary("bytes").decode(Vocabulary("bytes").encode("To be"))
+    >>> Vocabulary().decode(Vocabulary().encode("To be"))
     'To be'
     """
 
-    kind: str
     end_token: str | None = None
     tokenizer: str = ""
+
+    @property
+    def is_bytes(self) -> bool:
+        """Returns whether the tokens are bytes."""
+        return not self.tokenizer
 
     @cached_property
     def size(self) -> int:
         """V: one more than the largest token."""
-        if self.kind == BYTES:
+        if self.is_bytes:
             return 256 + (self.end_token is not None)
         return max(self._library.get_vocab(with_added_tokens=True).values()) + 1
 
@@ -71,7 +74,7 @@ class Vocabulary:
         """The token appended to each document; None: none is appended."""
         if self.end_token is None:
             return None
-        if self.kind == BYTES:
+        if self.is_bytes:
             return 256
         return self._library.token_to_id(self.end_token)
 
@@ -87,7 +90,8 @@ class Vocabulary:
         tokenizer = None
         if self.tokenizer:
             tokenizer = json.loads(self.tokenizer)
-        content = [self.kind, self.end_token, tokenizer]
+        kind = BYTES if self.is_bytes else "bpe"  # of whatever kind the tokenizer is
+        content = [kind, self.end_token, tokenizer]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -105,7 +109,7 @@ class Vocabulary:
         Raises:
           EncodingError: the tokenizer has no tokens for a text and no unknown token.
         """
-        if self.kind == BYTES:
+        if self.is_bytes:
             return [np.frombuffer(text.encode(), np.uint8).astype(self.dtype, copy=False) for text in pieces]
         return [np.array(encoding.ids, self.dtype) for encoding in self._encode_with_library(pieces)]
 
@@ -121,7 +125,7 @@ class Vocabulary:
         ids = np.asarray(list(tokens), np.int64)
         if self.end is not None:
             ids = ids[ids != self.end]
-        if self.kind == BYTES:
+        if self.is_bytes:
             return ids.astype(np.uint8).tobytes().decode("utf-8", "replace")
         return str(self._library.decode(ids.tolist(), skip_special_tokens=False))
 
@@ -131,7 +135,7 @@ class Vocabulary:
         Exact for bytes and byte-level tokenizers; for others the bytes that the token adds inside a text.
         """
         counts = np.zeros(self.size, np.int32)
-        if self.kind == BYTES:
+        if self.is_bytes:
             counts[:256] = 1
             return counts
         content = json.loads(self.tokenizer)
@@ -159,26 +163,25 @@ class Vocabulary:
         compressed = ""
         if self.tokenizer:
             compressed = base64.b64encode(zlib.compress(self.tokenizer.encode(), 9)).decode()
-        return {"kind": self.kind, "end_token": self.end_token, "tokenizer": compressed}
+        return {"end_token": self.end_token, "tokenizer": compressed}
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Vocabulary:
         """Reads the result of `to_json`; raises ValueError for anything else."""
-        kind = content.get("kind")
         end = content.get("end_token")
-        compressed = content.get("tokenizer", "")
-        if kind not in (BYTES, BPE) or not isinstance(end, str | None) or not isinstance(compressed, str):
-            raise ValueError("a vocabulary needs kind, end_token and tokenizer")
-        if bool(compressed) != (kind == BPE):
-            raise ValueError("a vocabulary of kind bpe needs a tokenizer, and one of kind bytes has none")
-        tokenizer = ""
+        compressed = content.get("tokenizer")
+        if not isinstance(end, str | None) or not isinstance(compressed, str):
+            raise ValueError("a vocabulary needs end_token and tokenizer")
+        if not compressed:
+            return cls(end)
+        unpacker = zlib.decompressobj()
         try:
-            if compressed:
-                unpacked = zlib.decompressobj().decompress(base64.b64decode(compressed), _MAX_TOKENIZER_BYTES)
-                tokenizer = unpacked.decode()
+            tokenizer = unpacker.decompress(base64.b64decode(compressed), _MAX_TOKENIZER_BYTES).decode()
         except (ValueError, zlib.error) as error:
             raise ValueError("a vocabulary's tokenizer can't be unpacked") from error
-        return cls(str(kind), end, tokenizer)
+        if not unpacker.eof or not tokenizer:
+            raise ValueError(f"a vocabulary's tokenizer is cut off, or larger than {_MAX_TOKENIZER_BYTES:,} bytes")
+        return cls(end, tokenizer)
 
     @cached_property
     def _library(self) -> tokenizers.Tokenizer:

@@ -144,7 +144,7 @@ def test_a_tokenizer_that_has_changed_is_rejected(tmp_path, folder):
     assert load(config(tmp_path, folder, tokenizer=str(path)), encoding=given.encoding).digest == given.digest
     for keys, words in [
         ({"tokenizer": saved(path, 280)}, "sha256"),
-        ({"tokenizer": "bytes"}, "bpe, 300 tokens"),
+        ({"tokenizer": "bytes"}, "a tokenizer of 300 tokens"),
         ({"tokenizer": str(path), "end_token": END}, "null"),
     ]:
         with pytest.raises(ConfigError, match=words) as told:

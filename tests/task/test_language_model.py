@@ -31,7 +31,7 @@ def config(example_weight: str | None = None, inputs: list[str] | None = None, *
 
 
 def task(specs: dict[str, ArraySpec] | None = None, end: str | None = "<end>", **options: Any) -> Task:
-    return make_task(config(**options), specs or SPECS, vocabulary=Vocabulary("bytes", end))
+    return make_task(config(**options), specs or SPECS, vocabulary=Vocabulary(end))
 
 
 def drawn() -> tuple[dict[str, Array], Array]:
@@ -130,7 +130,7 @@ def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str
 
 
 def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:
-    words = Vocabulary("bpe", None, Tokenizer(models.WordLevel({"a": 0})).to_str())
+    words = Vocabulary(None, Tokenizer(models.WordLevel({"a": 0})).to_str())
     make_task(config(sample={"prompt": "a"}), SPECS, vocabulary=words)
     make_task(config(), SPECS, vocabulary=words)
     with pytest.raises(ConfigError, match=r"task.sample.prompt=b: has no tokens in the vocabulary"):

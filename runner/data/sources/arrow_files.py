@@ -111,26 +111,18 @@ class SplitTable:
         return pa.chunked_array(pieces)
 
 
-def find(path: str, *, in_one_folder: bool) -> Mapping[str, Sequence[Path]]:
-    """Returns the files of each split.
+def find(path: str) -> Mapping[str, Sequence[Path]]:
+    """Returns the files of each split: Arrow files if there are any, else Parquet files."""
+    return _arrow_files(Path(path).expanduser()) or split_files.find(path, PARQUET_SUFFIXES)
 
-    With `in_one_folder`, those of a split must be in one folder, as in a repository of the Hub, where each
-    configuration has its own.
-    """
-    arrow = _arrow_files(Path(path).expanduser())
-    if arrow:
-        return arrow
-    found = split_files.find(path, PARQUET_SUFFIXES)
-    for paths in found.values():
-        folders = sorted({str(file.parent) for file in paths})
-        if in_one_folder and len(folders) > 1:
-            raise invalid(
-                "dataset.path",
-                path,
-                problem=f"has the same split in several folders ({', '.join(folders[:3])})",
-                fix=f"set dataset.path={folders[0]}",
-            )
-    return found
+
+def check_one_configuration(path: str, files: Mapping[str, Sequence[Path]]) -> None:
+    """Checks that each split is in one folder: in a repository of the Hub, each configuration has its own folder."""
+    for split_paths in files.values():
+        folders = sorted({str(file.parent) for file in split_paths})
+        if len(folders) > 1:
+            problem = f"has the same split in several folders ({', '.join(folders[:3])})"
+            raise invalid("dataset.path", path, problem=problem, fix=f"set dataset.path={folders[0]}")
 
 
 def classes_of(schema: pa.Schema) -> dict[str, tuple[str, ...]]:

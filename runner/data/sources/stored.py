@@ -157,7 +157,9 @@ class TableRows(DataSource):
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Maps the files."""
     assert config.path is not None
-    files = arrow_files.find(config.path, in_one_folder=config.name == "huggingface")
+    files = arrow_files.find(config.path)
+    if config.name == "huggingface":
+        arrow_files.check_one_configuration(config.path, files)
     name = Path(config.path).expanduser().absolute().name
     return load_files(files, config, encoding or Encoding(), name, config.path)
 

@@ -88,7 +88,7 @@ def _prepare(config: DatasetConfig, root: Path, into: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "runner.data.sources.tfds_prepare"],
         env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"},
-        input=json.dumps([config.name, config.download, str(root), str(into)]),
+        input=json.dumps({"name": name, "download": config.download, "root": str(root), "into": str(into)}),
         capture_output=True,
         text=True,
         errors="replace",

@@ -61,12 +61,14 @@ def prepare(name: str, download: bool, root: str, into: str) -> None:
     folder = Path(into)
     features = dict(_flat(builder.info.features))
     decoders = _as_stored(builder.info.features)
-    for split in builder.info.splits:
+    # A split without examples shows no types, and no run can use it.
+    splits = [name for name, split in builder.info.splits.items() if split.num_examples]
+    for split in splits:
         _write(builder.as_data_source(split, decoders=decoders), features, folder / f"{split}.arrow")
     content = {
         "name": builder.info.full_name.rpartition("/")[0],
         "version": str(builder.version),
-        "splits": list(builder.info.splits),
+        "splits": splits,
         "supervised": supervised(builder.info.supervised_keys),
     }
     # Last: a folder that has this file is complete.
@@ -135,10 +137,10 @@ def _type_of(value: object, feature: object) -> pa.DataType | None:
 
 
 def main() -> None:
-    """Does the job that stdin has as JSON."""
+    """Calls `prepare` with the arguments that stdin has as JSON."""
     answer = {}
     try:
-        prepare(*json.load(sys.stdin))
+        prepare(**json.load(sys.stdin))
     except ConfigError as error:
         answer = {"invalid": str(error)}
     # Builders raise errors of any type.

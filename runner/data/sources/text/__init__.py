@@ -26,7 +26,7 @@ from runner.data.packing import PackedSequences, no_label_counts
 from runner.data.sources import split_files
 from runner.data.sources.text import files, store
 from runner.data.sources.text.store import Pieces, StoredTokens
-from runner.data.vocabulary import BPE, EncodingError, Vocabulary
+from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import cores
 
@@ -147,7 +147,7 @@ def _vocabulary(config: DatasetConfig, encoding: Encoding | None) -> Vocabulary:
     if encoding is not None and encoding.vocabulary is not None:
         return _recorded_vocabulary(config, encoding.vocabulary)
     if kind == BYTES:
-        return Vocabulary(BYTES, config.end_token)
+        return Vocabulary(config.end_token)
     return _read_tokenizer(Path(kind).expanduser(), config.end_token)
 
 
@@ -161,7 +161,7 @@ def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary:
     """Reads a user's tokenizer.json."""
     _limit_threads()
     try:
-        vocabulary = Vocabulary(BPE, end_token, path.read_text("utf-8"))
+        vocabulary = Vocabulary(end_token, path.read_text("utf-8"))
         size = vocabulary.size
     # The library tokenizers raises bare exceptions.
     except Exception as error:
@@ -192,8 +192,8 @@ def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary:
 
 def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
     kind = config.tokenizer or BYTES
-    if (kind == BYTES) != (recorded.kind == BYTES):
-        raise _differs_from_run("tokenizer", kind, f"{recorded.kind}, {recorded.size:,} tokens")
+    if (kind == BYTES) != recorded.is_bytes:
+        raise _differs_from_run("tokenizer", kind, f"a tokenizer of {recorded.size:,} tokens")
     if config.end_token != recorded.end_token:
         raise _differs_from_run("end_token", config.end_token, str(recorded.end_token or "null"))
     path = Path(kind).expanduser()

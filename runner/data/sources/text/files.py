@@ -7,15 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import DataError, in_one_line, listed
+from runner.errors import DataError, describe, listed
 from runner.host.late import late
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from runner.data.sources import arrow_files
 else:
-    # Takes a second to import, and only files with columns need it.
-    pa = late("pyarrow")
+    # PyArrow takes a second to import, and only files with columns need it.
+    arrow_files = late("runner.data.sources.arrow_files")
     pq = late("pyarrow.parquet")
 
 # Maximum characters per piece of a document: large enough that few tokens are at the end of a piece, and small enough
@@ -24,8 +26,6 @@ PIECE = 1 << 16
 # Characters per read of a .txt file, and rows per read of a .parquet file. They bound the memory for any size of file.
 _READ_CHARACTERS = 1 << 20
 _READ_ROWS = 256
-# Characters of a library's error that a message shows.
-_MAX_REASON = 300
 
 # Part of a document, and whether the document ends with it.
 Piece = tuple[str, bool]
@@ -54,8 +54,7 @@ def pieces(files: Sequence[Path], column: str) -> Iterator[Piece]:
             ) from error
         # PyArrow's errors are ValueError or OSError; other errors of text name the place themselves.
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or in_one_line(str(error))[:_MAX_REASON]
-            raise DataError(f"{path} can't be read: {reason}") from error
+            raise DataError(f"{path} can't be read: {describe(error)}") from error
 
 
 def _split(parts: Iterable[str]) -> Iterator[Piece]:
@@ -131,10 +130,9 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
 
 
 def _read_arrow(path: Path, column: str) -> Iterator[str]:
-    """Yields the text of each row of a stream, which `save_to_disk` writes."""
-    with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
-        _check_column(path, column, stream.schema.names)
-        yield from _texts(path, column, (batch.select([column]) for batch in stream))
+    table = arrow_files.open_table(path)
+    _check_column(path, column, table.column_names)
+    yield from _texts(path, column, table.select([column]).to_batches(_READ_ROWS))
 
 
 def _check_column(path: Path, column: str, columns: Sequence[str]) -> None:
