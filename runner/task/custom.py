@@ -8,6 +8,8 @@ dataset's arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,21 +31,57 @@ _KEY = "task._target_"
 EXAMPLES = "examples"
 
 
-def metrics_of(options: CustomOptions) -> dict[str, tuple[str, str]]:
-    """Returns `maximize` or `minimize`, and the import path, of each metric by the name of its function."""
-    loss_module = options.target.rpartition(".")[0]
-    metrics = {}
+@dataclass(frozen=True)
+class UserFunction:
+    """A user's loss or metric, `(ops, outputs, batch) -> (B,)`.
+
+    Attributes:
+      key: of the config, for messages.
+      path: import path.
+      name: of the metric; `loss`.
+      direction: `maximize` or `minimize`.
+    """
+
+    key: str
+    path: str
+    name: str
+    direction: str
+
+    @cached_property
+    def loaded(self) -> Measure:
+        """The function, imported. Raises ConfigError if there is none, or it takes other arguments."""
+        function: Measure = import_path.load(self.path, self.key)
+        import_path.check_positional(self.key, self.path, function, PARAMETERS)
+        return function
+
+    def __call__(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B,). Raises ConfigError if the function raises, or returns another shape."""
+        try:
+            result = ops.cast(self.loaded(ops, outputs, batch), "float32")
+        except ConfigError:
+            raise
+        except Exception as error:  # A user's function may raise anything.
+            raise ConfigError(f"{self.key}={self.path}: it raised {describe(error)}; fix that function") from error
+        # A traced array may have an unknown batch dim.
+        size = next(iter(batch.values())).shape[0]
+        is_vector = len(result.shape) == 1
+        if not is_vector or (None not in (result.shape[0], size) and result.shape[0] != size):
+            raise ConfigError(
+                f"{self.key}={self.path}: it returns shape {list(result.shape)}, but must return one number per "
+                "example, [batch]; average over the other dims, such as ops.mean(..., axis=-1)"
+            )
+        return result
+
+
+def functions_of(options: CustomOptions) -> list[UserFunction]:
+    """Returns the loss, and after it the metrics."""
+    functions = [UserFunction(_KEY, options.target, LOSS, MINIMIZE)]
+    module = options.target.rpartition(".")[0]
     for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
         for path in paths:
-            name = path.rpartition(".")[2]
-            metrics[name] = (direction, path if "." in path else f"{loss_module}.{path}")
-    return metrics
-
-
-def _loaded(path: str, key: str) -> Measure:
-    function: Measure = import_path.load(path, key)
-    import_path.check_positional(key, path, function, PARAMETERS)
-    return function
+            whole_path = path if "." in path else f"{module}.{path}"
+            functions.append(UserFunction(f"task.{direction}", whole_path, path.rpartition(".")[2], direction))
+    return functions
 
 
 def output_spec(target: Sequence[str], arrays: Mapping[str, ArraySpec], units: int | None) -> OutputSpec:
@@ -62,86 +100,73 @@ def output_spec(target: Sequence[str], arrays: Mapping[str, ArraySpec], units: i
     return OutputSpec(1)
 
 
-class Custom(Supervised):
+class _OfUser(Supervised):
+    """A task whose results are a user's: any arrays, any outputs, and metrics that are means over the examples."""
+
+    runs_user_code = True
+
+    def __init__(self, config: TaskConfig, options: Any, data: TaskData) -> None:
+        super().__init__(config, options, data, needs_target=False)
+        # The user's code sees every array, not only those that have a role.
+        self.arrays = dict(data.arrays)
+
+    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
+        examples = max(float(totals[EXAMPLES]), 1.0)
+        return {name: float(totals[name]) / examples for name in self.directions if name != LOSS}
+
+    def check(self, shapes: Shapes) -> None:
+        """Accepts any outputs: whether they fit is known when the user's code is traced."""
+
+
+class Custom(_OfUser):
     """A user's functions. Their batch has every array of the dataset, with floats as float32, and `weight`."""
 
     # Nothing keeps a user's function from comparing the rows of a batch, as a contrastive loss does.
     reads_batch = True
-    runs_user_code = True
 
     @classmethod
     def metric_directions(cls, options: CustomOptions) -> dict[str, str]:
-        return {name: direction for name, (direction, _) in metrics_of(options).items()}
+        return {metric.name: metric.direction for metric in functions_of(options)[1:]}
 
     @classmethod
     def step_metric_names(cls, options: CustomOptions) -> tuple[str, ...]:
         """Returns the same names: a step has all metrics."""
-        return tuple(metrics_of(options))
+        return tuple(cls.metric_directions(options))
 
     @classmethod
     def check_options(cls, options: CustomOptions) -> None:
         """Checks that the packages exist, without importing the functions, and that no two metrics have one name."""
-        owners = {LOSS: "the loss"}
-        for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
-            for path in paths:
-                name = path.rpartition(".")[2]
-                if name in owners:
-                    problem = f"a metric is named after its function, and {owners[name]} is named {name}"
-                    raise invalid(f"task.{direction}", path, problem=problem, fix="rename the function")
-                owners[name] = "another metric"
-        import_path.check(_KEY, options.target)
-        for direction, path in metrics_of(options).values():
-            import_path.check(f"task.{direction}", path)
+        names = set()
+        for function in functions_of(options):
+            if function.name in names:
+                owner = "the loss" if function.name == LOSS else "another metric"
+                problem = f"a metric is named after its function, and {owner} is named {function.name}"
+                raise invalid(function.key, function.path, problem=problem, fix="rename the function")
+            names.add(function.name)
+            import_path.check(function.key, function.path)
 
     def __init__(self, config: TaskConfig, options: CustomOptions, data: TaskData) -> None:
-        super().__init__(config, options, data, needs_target=False)
-        self.arrays = dict(data.arrays)
+        super().__init__(config, options, data)
         self.outputs = output_spec(self.target_names, data.arrays, options.units)
-        self._loss_path = options.target
-        self._function = _loaded(options.target, _KEY)
-        self._metrics = metrics_of(options)
-        self._functions: dict[str, Measure] = {}
-        for name, (direction, path) in self._metrics.items():
-            self._functions[name] = _loaded(path, f"task.{direction}")
+        self._user_loss, *self._user_metrics = functions_of(options)
+        for function in (self._user_loss, *self._user_metrics):
+            _ = function.loaded  # an import that fails is reported here, not in the middle of a trace
 
-    def _call(
-        self, key: str, path: str, function: Measure, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Returns the result of a user's function as float32 (B,)."""
-        arrays = {name: self._as_float32(ops, name, array) for name, array in batch.items()}
-        try:
-            result = ops.cast(function(ops, outputs, arrays), "float32")
-        except ConfigError:
-            raise
-        except Exception as error:  # A user's function may raise anything.
-            raise ConfigError(f"{key}={path}: it raised {describe(error)}; fix that function") from error
-        # A traced array may have an unknown batch dim.
-        size = next(iter(batch.values())).shape[0]
-        is_vector = len(result.shape) == 1
-        if not is_vector or (None not in (result.shape[0], size) and result.shape[0] != size):
-            raise ConfigError(
-                f"{key}={path}: it returns shape {list(result.shape)}, but must return one number per example, "
-                "[batch]; average over the other dims, such as ops.mean(..., axis=-1)"
-            )
-        return result
-
-    def _as_float32(self, ops: Arrays, name: str, array: Tensor) -> Tensor:
-        spec = self.arrays.get(name)
-        if spec is None or spec.is_image or model_dtype(spec) != "float32":
-            return array
-        return ops.cast(array, "float32")
+    def _as_float32(self, ops: Arrays, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        arrays = {}
+        for name, array in batch.items():
+            spec = self.arrays.get(name)
+            is_float = spec is not None and not spec.is_image and model_dtype(spec) == "float32"
+            arrays[name] = ops.cast(array, "float32") if is_float else array
+        return arrays
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,), times its sample weight."""
-        loss_b = self._call(_KEY, self._loss_path, self._function, ops, outputs, batch)
-        return self._weighted(ops, loss_b, batch)
+        return self._weighted(ops, self._user_loss(ops, outputs, self._as_float32(ops, batch)), batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        values = {}
-        for name, function in self._functions.items():
-            direction, path = self._metrics[name]
-            values[name] = self._call(f"task.{direction}", path, function, ops, outputs, batch)
-        return values
+        arrays = self._as_float32(ops, batch)
+        return {metric.name: metric(ops, outputs, arrays) for metric in self._user_metrics}
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         values = self.metrics(ops, outputs, batch)
@@ -149,23 +174,15 @@ class Custom(Supervised):
         is_real_b = ops.greater(batch[WEIGHT], 0.0)
         return {**totals, EXAMPLES: ops.sum(ops.cast(is_real_b, "float32"))}
 
-    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        examples = max(float(totals[EXAMPLES]), 1.0)
-        return {name: float(totals[name]) / examples for name in self._functions}
 
-    def check(self, shapes: Shapes) -> None:
-        """Accepts any outputs: whether they fit is known when the loss is traced."""
-
-
-class StepTask(Supervised):
-    """The names and arrays of a custom step; its losses and metrics are computed by the engine, see `own_step`.
+class StepTask(_OfUser):
+    """The names and arrays of a custom step. A user's class computes the rest, which the engine calls: see `own_step`.
 
     Attributes:
       path: import path of the user's class.
       exported: name of the model that evaluations with outputs, exports and logged models take; empty: the first.
     """
 
-    runs_user_code = True
     keeps_outputs = False
     own_step = True
 
@@ -190,8 +207,7 @@ class StepTask(Supervised):
         import_path.check(_KEY, options.target)
 
     def __init__(self, config: TaskConfig, options: StepOptions, data: TaskData) -> None:
-        super().__init__(config, options, data, needs_target=False)
-        self.arrays = dict(data.arrays)
+        super().__init__(config, options, data)
         self.outputs = output_spec(self.target_names, data.arrays, None)
         self.path = options.target
         self.exported = options.exported
@@ -212,17 +228,10 @@ class StepTask(Supervised):
             arrays[name] = array
         return arrays
 
+    # Part of every task, and not of this one.
     def _computed_by_engine(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError
+        raise NotImplementedError("the engine calls the user's class")
 
-    # Never called: the engine calls the user's class, and adds up its metrics.
     loss = _computed_by_engine
     metrics = _computed_by_engine
     totals = _computed_by_engine
-
-    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        examples = max(float(totals[EXAMPLES]), 1.0)
-        return {name: float(totals[name]) / examples for name in self.directions if name != LOSS}
-
-    def check(self, shapes: Shapes) -> None:
-        """Accepts any outputs: the user's class reads them."""
