@@ -15,8 +15,8 @@ from hydra.core.hydra_config import HydraConfig
 from runner.checkpoint import recorded
 from runner.checkpoint.places import Place, place
 from runner.config import urls
-from runner.config.compose import composed_with
 from runner.config.convert import as_typed
+from runner.config.invocation import composed_with
 from runner.config.quoting import quoted, unquoted
 from runner.config.schema import AUTO
 from runner.errors import ConfigError, invalid

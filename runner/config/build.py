@@ -102,10 +102,10 @@ def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
       ConfigError: a mapping has an unknown key or a wrong value.
       _MisfitError: the value itself can't be converted.
     """
-    if get_origin(kind) in (Union, types.UnionType):
-        if value is None:
-            return None
-        kind = _without_none(kind)
+    plain = without_none(kind)
+    if value is None and plain is not kind:
+        return None
+    kind = plain
     if kind is Any:
         return value
     if is_dataclass(kind):
@@ -221,8 +221,9 @@ def type_in_words(kind: Any) -> str:
 
 
 def _plural(kind: Any) -> str:
-    if get_origin(kind) in (Union, types.UnionType):
-        return f"{_plural(_without_none(kind))} or null"
+    plain = without_none(kind)
+    if plain is not kind:
+        return f"{_plural(plain)} or null"
     if _origin(kind) is list:
         return f"lists of {_plural(get_args(kind)[0])}"
     if is_dataclass(kind):
@@ -230,6 +231,8 @@ def _plural(kind: Any) -> str:
     return _PLURAL.get(kind, "values")
 
 
-def _without_none(union: Any) -> Any:
-    """Returns the type `T` of an optional one, `T | None`."""
-    return next(option for option in get_args(union) if option is not type(None))
+def without_none(kind: Any) -> Any:
+    """Returns the type `T` of an optional one, `T | None`; any other as it is."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    return next(option for option in get_args(kind) if option is not type(None))

@@ -7,7 +7,6 @@ Hydra application does. Whatever else needs a config uses `compose`.
 from __future__ import annotations
 
 import copy
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,17 +16,15 @@ from hydra._internal.callbacks import Callbacks
 from hydra._internal.hydra import Hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import HydraContext, RunMode
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config import texts
-from runner.config.convert import as_typed
-from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, named_folder, portable
+from runner.config.search_path import PRIMARY
 from runner.errors import invalid
-from runner.host import paths, session
+from runner.host import paths
 
 # The release whose defaults Hydra keeps to: since 1.2 it does not change the current directory.
 _VERSION_BASE = "1.3"
@@ -134,30 +131,6 @@ def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[
         composed.hydra.job.id = number
         composed.hydra.job.num = number
     return composed
-
-
-def composed_with() -> list[str]:
-    """Returns the arguments that a config was composed with, beside overrides, with folders as seen from the
-    current one.
-    """
-    hydra = HydraConfig.get()
-    arguments = []
-    named = named_folder(session.current().arguments)
-    if named is not None:
-        arguments.append(f"{FLAG}={portable(str(named))}")
-    # The recorded command must find the same options again.
-    name = str(hydra.job.config_name)
-    if name != PRIMARY:
-        arguments.append(f"{NAME_FLAG}={name}")
-    for override in as_typed(hydra.overrides.hydra):
-        if override.startswith(f"{KEY}="):
-            arguments.append(portable(override))
-    return arguments
-
-
-def command(module: str) -> str:
-    """Returns the command line of a module, as `runner.verify`, in one text, as a shell takes it."""
-    return shlex.join(["python", "-m", module, *composed_with(), *as_typed(HydraConfig.get().overrides.task)])
 
 
 def without_hydra(composed: DictConfig) -> DictConfig:

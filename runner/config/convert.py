@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
@@ -147,16 +146,6 @@ def resolved(composed: DictConfig, mesh: MeshConfig, uri: str | None) -> dict[st
     # The typed URI has no password, which the composed one may have by an interpolation.
     content["tracking"]["uri"] = uri
     return content
-
-
-def choices() -> dict[str, str]:
-    """Returns the options by group of the config that this process composed, without groups that have none."""
-    chosen = {}
-    for group, option in HydraConfig.get().runtime.choices.items():
-        # A group without an option has the choice None.
-        if not group.startswith("hydra/") and str(option) != "None":
-            chosen[group] = str(option)
-    return chosen
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:

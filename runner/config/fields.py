@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -216,44 +216,9 @@ def pattern(default: str, *, example: str) -> str:
     return _declare(default, Constraint(test=pattern_problem, rule="regular expression", example=example))
 
 
-def entries(
-    default: Any,
-    *,
-    entry_names: Sequence[str] = (),
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    whole: Test | None = None,
-    rule: str = "",
-    example: object = None,
-) -> Any:
-    """Declares a list, required if the default is `dataclasses.MISSING`; bounds are those of every entry.
-
-    `entry_names` says what each entry of a list of fixed length is. `whole` returns what is wrong with a list, or
-    None; `rule` is that test in words.
-    """
-    constraint = Constraint(
-        at_least, above, at_most, entry_names=tuple(entry_names), whole=whole, rule=rule, example=example
-    )
-    return _declare(default, constraint)
-
-
-def checked(
-    default: Any,
-    *,
-    test: Test | None = None,
-    whole: Test | None = None,
-    rule: str,
-    example: object,
-    key_pattern: re.Pattern[str] | None = None,
-) -> Any:
-    """Declares a key whose values are tested by functions, whose `rule` in words is shown.
-
-    `test` returns what is wrong with a value, or with an entry of a list or mapping; `whole` with a whole one; else
-    None.
-    """
-    constraint = Constraint(test=test, whole=whole, rule=rule, example=example, key_pattern=key_pattern)
-    return _declare(default, constraint)
+def checked(default: Any, **constraint: Any) -> Any:
+    """Declares a key of any type, required if the default is `dataclasses.MISSING`, by the fields of `Constraint`."""
+    return _declare(default, Constraint(**constraint))
 
 
 def duration_problem(value: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from typing import ClassVar
 
-from runner.config.fields import choice, entries, integer, number, valid_if
+from runner.config.fields import checked, choice, integer, number, valid_if
 
 _SIDES = ("height", "width")
 _RANGE = ("smallest", "largest")
@@ -35,7 +35,7 @@ class Resize(StepOptions):
 
     name: ClassVar[str] = "resize"
     sets_size: ClassVar[bool] = True
-    size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
+    size: list[int] = checked(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CenterCrop(StepOptions):
     """
 
     name: ClassVar[str] = "center_crop"
-    size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
+    size: list[int] = checked(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RandomCrop(StepOptions):
     """
 
     name: ClassVar[str] = "random_crop"
-    size: list[int] | None = entries(None, entry_names=_SIDES, at_least=1, example=[224, 224])
+    size: list[int] | None = checked(None, entry_names=_SIDES, at_least=1, example=[224, 224])
     padding: int = integer(0, at_least=0)
 
 
@@ -80,12 +80,12 @@ class RandomResizedCrop(StepOptions):
 
     name: ClassVar[str] = "random_resized_crop"
     sets_size: ClassVar[bool] = True
-    size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
+    size: list[int] = checked(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
     # The paper's ranges.
-    scale: tuple[float, float] = entries(
+    scale: tuple[float, float] = checked(
         (0.08, 1.0), entry_names=_RANGE, above=0.0, at_most=1.0, whole=_ASCENDING, example=[0.08, 1.0]
     )
-    ratio: tuple[float, float] = entries(
+    ratio: tuple[float, float] = checked(
         (3 / 4, 4 / 3), entry_names=_RANGE, above=0.0, whole=_ASCENDING, example=[0.75, 1.33]
     )
     # The usual 224 of 256 pixels.

@@ -9,7 +9,6 @@ from runner.config.fields import (
     NOT_EMPTY,
     checked,
     choice,
-    entries,
     file_path,
     integer,
     number,
@@ -131,7 +130,7 @@ class DatasetConfig:
     documents: str | None = choice(None, *DOCUMENTS)
     data_dir: str | None = file_path(None, example="prepared")
     download: bool = True
-    image_size: list[int] | None = entries(None, entry_names=("height", "width"), at_least=1, example=[64, 64])
+    image_size: list[int] | None = checked(None, entry_names=("height", "width"), at_least=1, example=[64, 64])
     channels: int | None = choice(None, 1, 3, 4)
     augment: list[AugmentConfig] = field(default_factory=list)
     workers: int | None = integer(None, at_least=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from runner.config.fields import checked, choice, entries, integer, number, text, valid_if
+from runner.config.fields import checked, choice, integer, number, text, valid_if
 
 # The name of the option that plans for this machine's devices.
 HERE = "here"
@@ -48,7 +48,7 @@ class HardwareConfig:
     network_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=50.0)
     node_devices: int | None = integer(None, at_least=1, example=8)
     target: str | None = text(None, example="h100_sxm")
-    efficiency: list[float] = entries(
+    efficiency: list[float] = checked(
         [0.45, 0.85],
         entry_names=("slowest", "fastest"),
         above=0.0,

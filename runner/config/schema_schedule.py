@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.config.fields import entries, integer, number, valid_if
+from runner.config.fields import checked, integer, number, valid_if
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class ScheduleConfig:
     decay_rate: float = number(0.96, above=0.0)
     staircase: bool = False
     final_factor: float = number(0.0, at_least=0.0)
-    boundaries: list[int] = entries(
+    boundaries: list[int] = checked(
         [],
         at_least=1,
         whole=valid_if(lambda steps: sorted(set(steps)) == steps, "must be strictly increasing"),
         rule="increasing",
         example=[500, 1000],
     )
-    factors: list[float] = entries([], at_least=0.0, example=[1.0, 0.1])
+    factors: list[float] = checked([], at_least=0.0, example=[1.0, 0.1])
     initial_factor: float = number(0.0, at_least=0.0)
     power: float = number(1.0, above=0.0)
     plateau: PlateauConfig = field(default_factory=PlateauConfig)

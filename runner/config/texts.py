@@ -9,10 +9,10 @@ import re
 from collections.abc import Hashable
 from dataclasses import is_dataclass
 from functools import cache
-from types import UnionType
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from runner.config import schema_task
+from runner.config.build import without_none
 from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
 
@@ -69,11 +69,11 @@ def _is_number(text: str) -> bool:
 
 
 def kind_at(path: str) -> Any:
-    """Returns the type of a dotted key, without None; None: it is of any type, or unknown."""
+    """Returns the type of a dotted key, without None; None: it is unknown."""
     kind: Any = RunConfig
     for name in path.split("."):
         if get_origin(kind) is dict:
-            kind = _plain(get_args(kind)[1])
+            kind = without_none(get_args(kind)[1])
         elif not is_dataclass(kind):
             return None
         elif name == _TARGET:
@@ -86,20 +86,13 @@ def kind_at(path: str) -> Any:
 @cache
 def _fields(kind: Any) -> dict[str, Any]:
     """Returns the types of a dataclass's fields, with those of the options of every task and output."""
-    hints = {name: _plain(hint) for name, hint in get_type_hints(kind).items()}
+    hints = {name: without_none(hint) for name, hint in get_type_hints(kind).items()}
     if kind in (schema_task.TaskConfig, schema_task.OutputConfig):
         options: dict[str, set[Any]] = {}
         for task in schema_task.OPTIONS.values():
             for name, hint in get_type_hints(task).items():
-                options.setdefault(name, set()).add(_plain(hint))
+                options.setdefault(name, set()).add(without_none(hint))
         for name, kinds in options.items():
             if name not in hints and len(kinds) == 1:
                 hints[name] = next(iter(kinds))
     return hints
-
-
-def _plain(kind: Any) -> Any:
-    """Returns a type without None; None for any type."""
-    if get_origin(kind) in (Union, UnionType):
-        kind = next(option for option in get_args(kind) if option is not type(None))
-    return None if kind is Any else kind

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from runner.config.convert import choices
+from runner.config.invocation import choices
 from runner.config.schema import AUTO, HardwareConfig, PlanConfig, RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT

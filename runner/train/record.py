@@ -17,7 +17,8 @@ from runner.checkpoint.arguments import key_of
 from runner.cluster import lifecycle as processes
 from runner.cluster.membership import membership
 from runner.cluster.team import current as current_team
-from runner.config.convert import as_typed, choices, flatten
+from runner.config.convert import as_typed, flatten
+from runner.config.invocation import choices
 from runner.config.schema import RunConfig, TaskConfig
 from runner.errors import EngineError, Interrupted, TrackingError
 from runner.host.outputs import required, warn

@@ -19,8 +19,8 @@ from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver, take_state
 from runner.cluster.membership import membership
 from runner.cluster.team import current
-from runner.config import compose
-from runner.config.convert import as_typed, choices, resolved
+from runner.config import invocation
+from runner.config.convert import as_typed, resolved
 from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.console import Console
 from runner.data import loading, workers
@@ -158,7 +158,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                         ready = built()
                 with required(folder):
                     (folder / "config.yaml").write_text(yaml_text)
-                opening = partial(open_run, config, content, compose.command("runner"), resume_run_id=run_id)
+                opening = partial(open_run, config, content, invocation.command("runner"), resume_run_id=run_id)
                 tracker = until_recorded.enter_context(recorded(_tracker(opening), console))
                 until_recorded.enter_context(limits.explained(config.mesh))
 
@@ -341,7 +341,7 @@ def _engine(
         plan = None
         if current().is_first:
             try:
-                plan = make_plan(config, engine, spec, choices(), total)
+                plan = make_plan(config, engine, spec, invocation.choices(), total)
             except EngineError as error:  # training needs no plan
                 logger.warning("no plan: %s", error)
     return engine, plan

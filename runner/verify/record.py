@@ -23,7 +23,7 @@ from runner.cluster.launch import free_port
 from runner.cluster.member import Member
 from runner.cluster.place import Place
 from runner.cluster.team import Team, current
-from runner.config import compose
+from runner.config import invocation
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig, VerifyConfig
 from runner.engine import devices, registry
@@ -69,7 +69,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     for warning in config_warnings.of_config(config.mesh, config.cluster):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
-        command = compose.command("runner.verify")
+        command = invocation.command("runner.verify")
         # Process 0 alone records; a plain `Tracker` drops what it gets.
         opened = open_run(config, content, command, "verify-") if current().is_first else Tracker()
         with recorded(opened, console) as tracker:

@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config import search_path
-from runner.config.compose import command, composed_with
+from runner.config.invocation import command, composed_with
 from runner.host import paths, session
 
 

@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 from rich.text import Text
 
 from runner.checkpoint.arguments import key_of
-from runner.config import compose
-from runner.config.convert import as_typed, choices
+from runner.config.convert import as_typed
+from runner.config.invocation import choices, composed_with
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.console import Console, size
 from runner.data import loading
@@ -90,7 +90,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     best = entries[0]
     overrides = for_training(as_typed(HydraConfig.get().overrides.task))
     overrides += tuple(_changing(best.candidate, own, overrides))
-    words = ["python", "-m", "runner", *compose.composed_with(), *overrides]
+    words = ["python", "-m", "runner", *composed_with(), *overrides]
     # The variable lets JAX reserve as much memory as the candidate needs.
     command = f"{best.setting} {shlex.join(words)}".lstrip()
     lines = [show.why(best), *show.left_out(entries, dropped)]
