@@ -152,12 +152,9 @@ def _outputs(content: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(output, str):
             output = {"name": output}
         if not isinstance(output, Mapping) or "name" not in output:
-            raise invalid(
-                f"task.outputs.{name}",
-                output,
-                problem="needs the task that judges this output",
-                fix=f"add +task.outputs.{name}.name=regression or another task",
-            )
+            problem = "needs the task that judges this output"
+            fix = f"add +task.outputs.{name}.name=regression or another task"
+            raise invalid(f"task.outputs.{name}", output, problem=problem, fix=fix)
         key = f"task.outputs.{name}"
         own_values, options = _typed_options(str(output["name"]), output, own, key)
         if options.get("target") == "":
@@ -170,12 +167,9 @@ def _outputs(content: Mapping[str, Any]) -> dict[str, Any]:
 def _target_of_outputs(target: object, outputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Returns the arrays that the outputs, by name, predict, each once; such a task has no `task.target` itself."""
     if target:
-        raise invalid(
-            "task.target",
-            target,
-            problem="can't be set with task.outputs, which have a target each",
-            fix="remove task.target, and set task.outputs.<name>.target",
-        )
+        problem = "can't be set with task.outputs, which have a target each"
+        fix = "remove task.target, and set task.outputs.<name>.target"
+        raise invalid("task.target", target, problem=problem, fix=fix)
     names: dict[str, None] = {}
     for output in outputs.values():
         names |= dict.fromkeys(output["target"])

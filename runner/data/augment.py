@@ -18,7 +18,7 @@ from runner.config.schema_augment import STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
 from runner.data.augment_steps import Arrays, Specs, Step
-from runner.data.base import Array, DataSource, Draw, ExampleSource, Rows, stack_examples
+from runner.data.base import Array, ChangedSource, DataSource, ExampleSource, Rows, stack_examples
 from runner.data.checks import options
 from runner.data.encode import check_example
 from runner.errors import DataError, describe
@@ -49,18 +49,12 @@ class CustomStep(Step[StepOptions]):
 
 
 @dataclass(frozen=True, eq=False)
-class Augmented(ExampleSource):
+class Augmented(ChangedSource, ExampleSource):
     """A source whose examples pass through augmentation steps, which are random if `training`."""
 
-    source: DataSource
     steps: Sequence[Step[StepOptions]]
     seed: int
     training: bool
-    specs: Specs
-
-    @property
-    def size(self) -> int:
-        return self.source.size
 
     @cached_property
     def _uses_original_images(self) -> bool:
@@ -80,12 +74,6 @@ class Augmented(ExampleSource):
         arrays = self.after_steps(row, epoch)
         check_example(arrays, self.specs, f"{self.example_name(row)}, after dataset.augment")
         return {name: arrays[name] for name in self.specs}
-
-    def example_name(self, row: int) -> str:
-        return self.source.example_name(row)
-
-    def epoch_order(self, draw: Draw) -> Rows:
-        return self.source.epoch_order(draw)
 
     def after_steps(self, row: int, epoch: int) -> Arrays:
         """Returns an example after all steps, unchecked."""
@@ -131,7 +119,7 @@ def augmented(
             step.check()
         steps.append(step)
         specs = step.after()
-    return Augmented(source, tuple(steps), seed, train, specs)
+    return Augmented(source, specs, tuple(steps), seed, train)
 
 
 def sizing(config: DatasetConfig) -> list[int] | None:

@@ -170,12 +170,8 @@ class RandomCrop(Step[schema.RandomCrop]):
         largest = [height + 2 * self.options.padding, width + 2 * self.options.padding]
         size = list(self._crop_size())
         if size[0] > largest[0] or size[1] > largest[1]:
-            raise invalid(
-                f"{self.key}.size",
-                size,
-                problem=f"must be at most {largest} (the image with its padding)",
-                fix="lower size, or increase padding",
-            )
+            problem = f"must be at most {largest} (the image with its padding)"
+            raise invalid(f"{self.key}.size", size, problem=problem, fix="lower size, or increase padding")
 
     def _crop_size(self) -> tuple[int, int]:
         height, width = self.options.size or self.specs[self._images[0]].shape[:2]

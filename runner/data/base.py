@@ -135,6 +135,24 @@ class ExampleSource(DataSource):
 
 
 @dataclass(frozen=True, eq=False)
+class ChangedSource(DataSource):
+    """The examples of another source, under their names and in its order, but changed when they are read."""
+
+    source: DataSource
+    specs: Mapping[str, ArraySpec]
+
+    @property
+    def size(self) -> int:
+        return self.source.size
+
+    def example_name(self, row: int) -> str:
+        return self.source.example_name(row)
+
+    def epoch_order(self, draw: Draw) -> Rows:
+        return self.source.epoch_order(draw)
+
+
+@dataclass(frozen=True, eq=False)
 class ArraySource(DataSource):
     """Examples as complete read-only arrays (N, ...), in RAM or memory-mapped."""
 

@@ -42,12 +42,8 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     A run that is resumed or read (`recorded`) has its tokenizer.
     """
     if not config.name.strip():
-        raise invalid(
-            "dataset.name",
-            config.name,
-            problem="needs the name of a TFDS builder",
-            fix="set dataset.name=emnist/letters",
-        )
+        problem = "needs the name of a TFDS builder"
+        raise invalid("dataset.name", config.name, problem=problem, fix="set dataset.name=emnist/letters")
     _check_splits(config)
     _check_keys(config)
     if registry.is_text(config) and config.tokenizer not in (BYTES, None):
@@ -83,12 +79,9 @@ def _check_tokenizer(tokenizer: str, *, recorded: bool) -> None:
 def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
     """Checks the keys of a mixture, and then each part as a dataset."""
     if len(config.parts) < 2:
-        raise invalid(
-            "dataset.parts",
-            config.parts,
-            problem="needs two datasets or more",
-            fix="set dataset.parts='[{name: arrays, path: a.npz, weight: 0.7}, {name: arrays, path: b.npz}]'",
-        )
+        problem = "needs two datasets or more"
+        fix = "set dataset.parts='[{name: arrays, path: a.npz, weight: 0.7}, {name: arrays, path: b.npz}]'"
+        raise invalid("dataset.parts", config.parts, problem=problem, fix=fix)
     for key, allowed in _KEYS_OF_PARTS.items():
         value = getattr(config, key)
         if value not in allowed:
@@ -111,12 +104,9 @@ def _check_splits(config: DatasetConfig) -> None:
             fix = splits.fix_of(key)
             raise invalid(f"dataset.{key}", expression, problem=str(error), fix=fix) from error
     if config.holdout and config.validation is not None:
-        raise invalid(
-            "dataset.holdout",
-            config.holdout,
-            problem=f"must be 0 with a validation split, but dataset.validation={config.validation}",
-            fix="remove dataset.holdout or dataset.validation",
-        )
+        problem = f"must be 0 with a validation split, but dataset.validation={config.validation}"
+        fix = "remove dataset.holdout or dataset.validation"
+        raise invalid("dataset.holdout", config.holdout, problem=problem, fix=fix)
 
 
 def _check_keys(config: DatasetConfig) -> None:
@@ -128,12 +118,9 @@ def _check_keys(config: DatasetConfig) -> None:
         for key in changed(config, source.keys):
             yaml_key = _YAML_KEYS.get(key, key)
             if key not in keys:
-                raise invalid(
-                    f"dataset.{yaml_key}",
-                    getattr(config, key),
-                    problem=f"dataset={config.name} has no such key",
-                    fix=f"remove dataset.{yaml_key}, or set dataset={name}",
-                )
+                problem = f"dataset={config.name} has no such key"
+                fix = f"remove dataset.{yaml_key}, or set dataset={name}"
+                raise invalid(f"dataset.{yaml_key}", getattr(config, key), problem=problem, fix=fix)
 
 
 def check_augment(config: DatasetConfig) -> None:
@@ -141,12 +128,8 @@ def check_augment(config: DatasetConfig) -> None:
     for index, step in enumerate(config.augment):
         key = f"dataset.augment[{index}]"
         if bool(step.name) == bool(step.target):
-            raise invalid(
-                key,
-                step.name or "{}",
-                problem=f"must have either a name ({', '.join(STEPS)}) or a _target_",
-                fix="set dataset.augment=[{name: flip}]",
-            )
+            problem = f"must have either a name ({', '.join(STEPS)}) or a _target_"
+            raise invalid(key, step.name or "{}", problem=problem, fix="set dataset.augment=[{name: flip}]")
         if step.target:
             import_path.check(f"{key}._target_", step.target)
         else:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.data.base import Array, ArraySpec, DataSource, Rows
-from runner.errors import ConfigError, invalid
 
 TOKENS = "tokens"
 LABEL = "label"
@@ -37,16 +36,6 @@ def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
         arrays[SEGMENTS] = integers
         arrays[LABEL_WEIGHT] = ArraySpec((length,), "float32", _DIMS)
     return arrays
-
-
-def no_label_counts(split: str) -> ConfigError:
-    """Returns the error for documents of one token that are kept apart: none of them has a next one."""
-    return invalid(
-        "dataset.documents",
-        "apart",
-        problem=f"split {split} has no label with weight 1, because each of its documents has one token",
-        fix="set dataset.documents=joined, or \"dataset.end_token='<|endoftext|>'\"",
-    )
 
 
 @dataclass(frozen=True, eq=False)

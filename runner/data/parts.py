@@ -59,12 +59,8 @@ def _part(key: str, content: Mapping[str, object], mixture: DatasetConfig) -> Pa
     for name in own:
         is_of_mixture = name in fields_of(DatasetConfig) and name not in _KEYS
         if is_of_mixture:
-            raise invalid(
-                f"{key}.{name}",
-                own[name],
-                problem="is a key of the whole mixture, not of a part",
-                fix=f"set dataset.{name}",
-            )
+            problem = "is a key of the whole mixture, not of a part"
+            raise invalid(f"{key}.{name}", own[name], problem=problem, fix=f"set dataset.{name}")
         if name not in (*_KEYS, _TARGET) and _TARGET not in own:
             raise unknown_key(f"{key}.{name}", [_WEIGHT, *_KEYS, _TARGET])
     # A split `test` that does not exist is an error only where the config names it.

@@ -228,12 +228,8 @@ def _random_parts(source: DataSource, share: float, entropy: Sequence[int], key:
             fix += ", or set dataset.holdout=0.5"
         elif source.size > 1:
             fix += ", or name two ranges: \"dataset.train='train[:1]'\" \"dataset.test='train[1:]'\""
-        raise invalid(
-            f"dataset.{key}",
-            share if key == "holdout" else None,
-            problem=f"can't split {source.size} examples: {share:g} of them is {count}, which leaves one part empty",
-            fix=fix,
-        )
+        problem = f"can't split {source.size} examples: {share:g} of them is {count}, which leaves one part empty"
+        raise invalid(f"dataset.{key}", share if key == "holdout" else None, problem=problem, fix=fix)
     order = np.random.default_rng(list(entropy)).permutation(source.size)
     return _rows_of(source, np.sort(order[count:])), _rows_of(source, np.sort(order[:count]))
 

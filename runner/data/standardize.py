@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.data.base import Array, ArraySource, ArraySpec, Dataset, DataSource, Draw, Encoding, Rows
+from runner.data.base import Array, ArraySource, ArraySpec, ChangedSource, Dataset, DataSource, Encoding, Rows
 from runner.errors import invalid
 
 _KEY = "dataset.standardize"
@@ -107,12 +107,8 @@ def standardized(dataset: Dataset, encoding: Encoding, names: Collection[str]) -
         deviation = encoding.deviation.get(name)
         if mean is None or deviation is None or len(mean) != columns:
             recorded = "no statistics of it" if mean is None else f"statistics of {len(mean)} columns"
-            raise invalid(
-                _KEY,
-                name,
-                problem=f"the run recorded {recorded}, and this data has {columns}",
-                fix="use data with the columns that the run had",
-            )
+            problem = f"the run recorded {recorded}, and this data has {columns}"
+            raise invalid(_KEY, name, problem=problem, fix="use data with the columns that the run had")
         statistics[name] = (np.array(mean), np.array(deviation))
     validation = dataset.validation
     return replace(
@@ -152,36 +148,24 @@ def _columns(shape: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Standardized(DataSource):
+class Standardized(ChangedSource):
     """A source that standardizes its examples when they are read."""
 
-    inner: DataSource
-    specs: Mapping[str, ArraySpec]
     statistics: Mapping[str, Statistics]
 
     @property
-    def size(self) -> int:
-        return self.inner.size
-
-    @property
     def one_at_a_time(self) -> bool:
-        return self.inner.one_at_a_time
+        return self.source.one_at_a_time
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        return _scaled(self.inner.read(rows), self.statistics)
+        return _scaled(self.source.read(rows), self.statistics)
 
     def column(self, name: str) -> Array | None:
         """Returns one complete array of the source, or None; those to standardize are never complete."""
-        return None if name in self.statistics else self.inner.column(name)
+        return None if name in self.statistics else self.source.column(name)
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        return _scaled(self.inner.example(row, epoch), self.statistics)
+        return _scaled(self.source.example(row, epoch), self.statistics)
 
     def original(self, row: int) -> dict[str, Array]:
-        return _scaled(self.inner.original(row), self.statistics)
-
-    def example_name(self, row: int) -> str:
-        return self.inner.example_name(row)
-
-    def epoch_order(self, draw: Draw) -> Rows:
-        return self.inner.epoch_order(draw)
+        return _scaled(self.source.original(row), self.statistics)

@@ -52,19 +52,13 @@ def select(names: Sequence[str], features: Sequence[str] | None, where: str) -> 
             if feature in known:
                 matching = [feature]
             if len(matching) > 1:
-                raise invalid(
-                    "dataset.features",
-                    feature,
-                    problem=f"means several columns ({listed(matching)})",
-                    fix="write the name of one of them as it is in the file",
-                )
+                problem = f"means several columns ({listed(matching)})"
+                fix = "write the name of one of them as it is in the file"
+                raise invalid("dataset.features", feature, problem=problem, fix=fix)
             if not matching:
-                raise invalid(
-                    "dataset.features",
-                    feature,
-                    problem=f"unknown column (the columns: {listed(known)})",
-                    fix=did_you_mean(feature, map(cleaned, known), f"set dataset.features=[{','.join(known[:2])}]"),
-                )
+                problem = f"unknown column (the columns: {listed(known)})"
+                fix = did_you_mean(feature, map(cleaned, known), f"set dataset.features=[{','.join(known[:2])}]")
+                raise invalid("dataset.features", feature, problem=problem, fix=fix)
             chosen.add(matching[0])
     return by_clean_name([(name, name) for name in known if name in chosen], where)
 

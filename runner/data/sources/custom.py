@@ -79,12 +79,9 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     contents = by_split(_call_target(config), config.target)
     for content in contents.values():
         if not _is_table(content) and not _is_indexed(content):
-            raise invalid(
-                _KEY,
-                config.target,
-                problem=f"must return {_FORMS}, not {type(content).__name__}",
-                fix="read streams and loaders to their end there (docs/own_dataset.md)",
-            )
+            problem = f"must return {_FORMS}, not {type(content).__name__}"
+            fix = "read streams and loaders to their end there (docs/own_dataset.md)"
+            raise invalid(_KEY, config.target, problem=problem, fix=fix)
     where = dict.fromkeys(contents, config.target)
     if len(contents) > 1:
         for split in contents:

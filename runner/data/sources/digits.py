@@ -77,12 +77,8 @@ def _enlarged(pixels: Array, image_size: Sequence[int]) -> Array:
     height, width = image_size
     largest_side = math.isqrt(_MAX_BYTES // len(pixels))
     if height * width > largest_side * largest_side:
-        raise invalid(
-            "dataset.image_size",
-            list(image_size),
-            problem=f"must be at most {largest_side} by {largest_side}, with which the digits take 4 GiB",
-            fix="set dataset.image_size=[64,64]",
-        )
+        problem = f"must be at most {largest_side} by {largest_side}, with which the digits take 4 GiB"
+        raise invalid("dataset.image_size", list(image_size), problem=problem, fix="set dataset.image_size=[64,64]")
     rows = np.arange(height) * _SIDE // height
     columns = np.arange(width) * _SIDE // width
     return np.ascontiguousarray(pixels[:, rows][:, :, columns])

@@ -127,12 +127,9 @@ def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
             for file in _images_below(str(class_folder), relative):
                 listed.append((file, class_folder.name))
     if not listed:
-        raise invalid(
-            "dataset.path",
-            folder,
-            problem=f"must have one folder per class, with files of type {', '.join(SUFFIXES)}",
-            fix="move the images of each class into a folder with its name",
-        )
+        problem = f"must have one folder per class, with files of type {', '.join(SUFFIXES)}"
+        fix = "move the images of each class into a folder with its name"
+        raise invalid("dataset.path", folder, problem=problem, fix=fix)
     return listed
 
 
@@ -157,19 +154,12 @@ def _images_below(folder: str, name: str) -> Iterator[str]:
 def _check_classes(config: DatasetConfig, folder_classes: Sequence[str], classes: Sequence[str]) -> None:
     unknown = [name for name in folder_classes if name not in classes]
     if unknown:
-        raise invalid(
-            "dataset.path",
-            config.path,
-            problem=f"has a folder {unknown[0]}, which is not a class of the run (its classes: {listed(classes)})",
-            fix="remove the folders of other classes",
-        )
+        problem = f"has a folder {unknown[0]}, which is not a class of the run (its classes: {listed(classes)})"
+        raise invalid("dataset.path", config.path, problem=problem, fix="remove the folders of other classes")
     if len(classes) < 2:
-        raise invalid(
-            "dataset.path",
-            config.path,
-            problem=f"needs at least 2 classes, but only the folder {classes[0]} has images",
-            fix="move the images of each class into a folder with its name",
-        )
+        problem = f"needs at least 2 classes, but only the folder {classes[0]} has images"
+        fix = "move the images of each class into a folder with its name"
+        raise invalid("dataset.path", config.path, problem=problem, fix=fix)
 
 
 def _digest(root: Path, splits: Mapping[str, Sequence[LabeledFile]]) -> str:

@@ -92,12 +92,9 @@ class Mixture(Selection):
         for key, weight in zip(keys, self.weights, strict=True):
             if weight / total * self.size < _FEWEST:
                 least = _FEWEST / self.size * total
-                raise invalid(
-                    f"{key}.weight",
-                    weight,
-                    problem=f"gives the part fewer than {_FEWEST} of the {self.size:,} examples of an epoch",
-                    fix=f"set weight: {least:.2g} or more, or remove the part",
-                )
+                problem = f"gives the part fewer than {_FEWEST} of the {self.size:,} examples of an epoch"
+                fix = f"set weight: {least:.2g} or more, or remove the part"
+                raise invalid(f"{key}.weight", weight, problem=problem, fix=fix)
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:

@@ -54,12 +54,9 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
     evaluation_names = sorted(_EVALUATION_NAMES & {*folders, *own_files, *shards})
     if found is None:
         if evaluation_names:
-            raise invalid(
-                "dataset.path",
-                path,
-                problem=f"has the splits {', '.join(evaluation_names)}, but no split train",
-                fix="name the training files or their folder train, or use a glob, whose files are one split",
-            )
+            problem = f"has the splits {', '.join(evaluation_names)}, but no split train"
+            fix = "name the training files or their folder train, or use a glob, whose files are one split"
+            raise invalid("dataset.path", path, problem=problem, fix=fix)
         return {"train": list(all_files)}
 
     for name in evaluation_names:
@@ -67,12 +64,9 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
             kind = "files"
             if found is folders:
                 kind = "folders"
-            raise invalid(
-                "dataset.path",
-                path,
-                problem=f"train is read from {kind}, but {name} is not",
-                fix=f"store {name} as {kind} too, or use a glob, whose files are one split",
-            )
+            problem = f"train is read from {kind}, but {name} is not"
+            fix = f"store {name} as {kind} too, or use a glob, whose files are one split"
+            raise invalid("dataset.path", path, problem=problem, fix=fix)
     return canonical_splits({name: list(files) for name, files in found.items()}, root)
 
 

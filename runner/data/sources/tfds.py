@@ -60,12 +60,8 @@ def _in_memory(rows: DataSource) -> DataSource:
 def _prepared(config: DatasetConfig) -> tuple[Path, _Prepared]:
     """Returns the folder of a builder's Arrow files, which are written if they do not exist."""
     if not _NAME.fullmatch(config.name):
-        raise invalid(
-            "dataset.name",
-            config.name,
-            problem="must be a builder that TFDS ships, such as cifar10, emnist/letters or mnist:3.0.1, or digits",
-            fix="try dataset.name=mnist",
-        )
+        problem = "must be a builder that TFDS ships, such as cifar10, emnist/letters or mnist:3.0.1, or digits"
+        raise invalid("dataset.name", config.name, problem=problem, fix="try dataset.name=mnist")
     root = data_dir(config)
     folder = root / ".arrow" / config.name.replace("/", "-").replace(":", "-")
     content = load_or_write(folder, ("arrow",), _read, lambda partial: _prepare(config, root, partial), config.name)

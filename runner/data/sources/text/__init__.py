@@ -22,7 +22,7 @@ from runner.data.base import DataSource, Encoding, FullDataset, TextSize, in_mem
 from runner.data.cache import cache_folder
 from runner.data.checks_source import TEXT_SUFFIXES
 from runner.data.digest import of_files
-from runner.data.packing import PackedSequences, no_label_counts
+from runner.data.packing import PackedSequences
 from runner.data.sources import split_files
 from runner.data.sources.text import files, store
 from runner.data.sources.text.store import Pieces, StoredTokens
@@ -77,7 +77,9 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     try:
         stored = store.tokens(folder(config), content, vocabulary, lambda: _pieces(corpus, content))
     except EncodingError as error:
-        raise _unsuitable_tokenizer(config, f"can't encode the text ({error})") from error
+        problem = f"can't encode the text ({error})"
+        fix = "use a tokenizer with an unknown token, or set dataset.tokenizer=bytes"
+        raise invalid("dataset.tokenizer", config.tokenizer, problem=problem, fix=fix) from error
     if "train" not in stored:
         raise DataError(f"{corpus.source}: there is no text to train on, or the tokenizer drops it; check the files")
     if "test" not in corpus.splits:
@@ -160,33 +162,23 @@ def _limit_threads() -> None:
 def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary:
     """Reads a user's tokenizer.json."""
     _limit_threads()
+    fix = "use another file, or set dataset.tokenizer=bytes"
     try:
         vocabulary = Vocabulary(end_token, path.read_text("utf-8"))
         size = vocabulary.size
     # The library tokenizers raises bare exceptions.
     except Exception as error:
-        raise invalid(
-            "dataset.tokenizer",
-            path,
-            problem=f"must be a tokenizer.json that the library tokenizers can read ({describe(error)})",
-            fix="use another file, or set dataset.tokenizer=bytes",
-        ) from error
+        problem = f"must be a tokenizer.json that the library tokenizers can read ({describe(error)})"
+        raise invalid("dataset.tokenizer", path, problem=problem, fix=fix) from error
     if size > MOST_TOKENS:
-        raise invalid(
-            "dataset.tokenizer",
-            path,
-            problem=f"must have at most {MOST_TOKENS:,} tokens, but its largest is {size - 1:,}",
-            fix="use another file, or set dataset.tokenizer=bytes",
-        )
+        problem = f"must have at most {MOST_TOKENS:,} tokens, but its largest is {size - 1:,}"
+        raise invalid("dataset.tokenizer", path, problem=problem, fix=fix)
     # Any other token may be a piece of text, which decoding would drop as an end.
     if end_token is not None and end_token not in vocabulary.special:
         special = ", ".join(vocabulary.special[:_SHOWN_TOKENS]) or "none"
-        raise invalid(
-            "dataset.end_token",
-            end_token,
-            problem=f"must be one of the special tokens of {path} ({special})",
-            fix="use one of them, or remove dataset.end_token",
-        )
+        problem = f"must be one of the special tokens of {path} ({special})"
+        fix = "use one of them, or remove dataset.end_token"
+        raise invalid("dataset.end_token", end_token, problem=problem, fix=fix)
     return vocabulary
 
 
@@ -216,15 +208,6 @@ def _differs_from_run(key: str, value: object, recorded: str) -> ConfigError:
     )
 
 
-def _unsuitable_tokenizer(config: DatasetConfig, problem: str) -> ConfigError:
-    return invalid(
-        "dataset.tokenizer",
-        config.tokenizer,
-        problem=problem,
-        fix="use a tokenizer with an unknown token, or set dataset.tokenizer=bytes",
-    )
-
-
 def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool) -> DataSource:
     """Returns the sequences of a split."""
     needed = 2
@@ -238,13 +221,11 @@ def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *,
     if count < 2:
         raise DataError(f"split {split} of {corpus.name} has {tokens}, but needs {needed:,}; use more text")
     if count < needed:
-        raise invalid(
-            "dataset.sequence_length",
-            length,
-            problem=f"split {split} of {corpus.name} has {tokens}, but needs {needed:,}",
-            fix="lower it, or use more text",
-        )
+        problem = f"split {split} of {corpus.name} has {tokens}, but needs {needed:,}"
+        raise invalid("dataset.sequence_length", length, problem=problem, fix="lower it, or use more text")
     if apart and len(stored.stream) == len(stored.starts):
-        raise no_label_counts(split)
+        problem = f"split {split} has no label with weight 1, because each of its documents has one token"
+        fix = "set dataset.documents=joined, or \"dataset.end_token='<|endoftext|>'\""
+        raise invalid("dataset.documents", APART, problem=problem, fix=fix)
     sequences = PackedSequences(stored.stream, stored.starts, length, apart)
     return in_memory(sequences, packing.RAM_BYTES, packing.ROWS_PER_READ)
