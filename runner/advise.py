@@ -1,7 +1,4 @@
-"""The advise command: `python -m runner.advise devices=64 hardware=h100 engine=jax model=gpt` ranks candidates.
-
-It exits with 0 if a candidate fits, 1 if none does, 2 if the config is invalid.
-"""
+"""The advise command: `python -m runner.advise devices=64 hardware=h100 engine=jax model=gpt` ranks candidates."""
 
 from runner.cli import entry
 

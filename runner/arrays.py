@@ -1,7 +1,5 @@
 """The array namespace of update rules, schedules, losses and metrics.
 
-One set of functions for every library.
-
 A formula is written once and computed by NumPy, TensorFlow or JAX. Names are NumPy's where NumPy has the function.
 Each function has the form that its engine computes well, from operations that DTensor can place on a mesh: no gather
 along a dim that may be sharded, no index or new axis in brackets (`x[:, 0]`, `x[:, None]`). Imports none of the

@@ -1,7 +1,4 @@
-"""The evaluate command: `python -m runner.evaluate run=<run id>` evaluates a run's checkpoint on a split.
-
-It exits with 0 if the evaluation is done, 1 if it failed, 2 if the config is invalid.
-"""
+"""The evaluate command: `python -m runner.evaluate run=<run id>` evaluates a run's checkpoint on a split."""
 
 from runner.cli import entry
 

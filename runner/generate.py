@@ -1,7 +1,4 @@
-"""The generate command: `python -m runner.generate run=<run id> prompt=<text>` continues prompts with a run's model.
-
-It exits with 0 if the text is written, 1 if that failed, 2 if the config is invalid.
-"""
+"""The generate command: `python -m runner.generate run=<run id> prompt=<text>` continues prompts with a run's model."""
 
 from runner.cli import entry
 
