@@ -1,4 +1,4 @@
-"""The generate command: `python -m runner.generate run=<run id> prompt=<text>` continues prompts with a run's model."""
+"""The generate command: `python -m runner.generate run=<run id> prompt=<text>` continues a text with a run's model."""
 
 from runner.cli import entry
 
