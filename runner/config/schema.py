@@ -330,13 +330,10 @@ class VerifyConfig:
 
     Attributes:
       steps: training steps that both sides compute, from the first step of the run.
-      seconds: time budget for the single-device side in seconds; after it, no step but the first three starts. null:
-        no limit.
       allow_inconclusive: accept the outcome `inconclusive`.
     """
 
     steps: int = integer(20, at_least=1)
-    seconds: float | None = number(20.0, at_least=0.0, unit="seconds")
     allow_inconclusive: bool = False
 
 

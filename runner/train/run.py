@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from runner.cluster.membership import membership
 from runner.cluster.team import current
 from runner.config import invocation
 from runner.config.convert import as_typed, resolved
-from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
+from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig, VerifyConfig
 from runner.console import Console
 from runner.data import loading, workers
 from runner.data.base import Dataset
@@ -57,7 +57,7 @@ from runner.train.samples import Samples, asking
 
 logger = logging.getLogger(__name__)
 
-Verify = Callable[[RunConfig, Path], Verdict]
+Verify = Callable[[Mapping[str, object], VerifyConfig, Path], Verdict]
 
 _CHECKPOINTS = "runner.checkpoints"
 _ORIGIN = "runner.branched_from"
@@ -133,7 +133,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             spec = DataSpec(task.arrays, task)
 
             def verified() -> Verdict | None:
-                return verify(config, folder) if trainer.verify_first else None
+                return verify(asdict(config), config.verify, folder) if trainer.verify_first else None
 
             def built() -> tuple[Engine, Plan | None, feed.Splits]:
                 """Builds the engine, and prints the warnings that need it; records nothing."""

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from runner.data.base import Array
-from runner.layout.paths import is_ema, is_slot, owner_of
+from runner.layout.paths import is_ema
 from runner.verify import points
-from runner.verify.rounding import largest, noise_of
+from runner.verify.rounding import Rounding, largest
 
 # Each perturbed run takes as long as the single device's own run. Three, with the factor below, make a false mismatch
 # of a sound mesh rare.
@@ -54,16 +54,6 @@ _CHAOS = 0.5
 RANKS: Mapping[str, float] = {"half": 0.5, "90%": 0.9, "99%": 0.99, "all": 1.0}
 # Takes the place of a rank: the size of the whole array.
 SIZE = "size"
-# Places of the checks in the order of computation, see `Check.step`. A loss of the training has the number of its
-# step; the arrays at its end come half a step after the last one.
-_BEFORE = 0.0
-_FIRST_GRADIENT = 1.5
-_POINT_LOSS = 1.55
-_POINT_GRADIENT = 1.6
-_POINT_EVALUATION = 1.65
-_POINT_UPDATE = 1.7
-_PADDING = 1.8
-
 Trajectory = Mapping[str, Array]
 
 
@@ -137,33 +127,20 @@ def spread(single: Trajectory, runs: Iterable[Trajectory]) -> dict[str, Array]:
     return widest
 
 
-def is_loss(key: str) -> bool:
-    """Returns whether a key is of losses, one per step, or of an evaluation's loss or metric."""
-    if points.is_of_point(key):
-        return points.parsed(key)[1] in (points.LOSS, points.EVALUATED)
-    return key == "loss" or key.startswith(f"{points.METRIC}/")
-
-
 def _differences(single: Trajectory, key: str, value: Array) -> Array:
-    if is_loss(key):
+    entry = points.described(key, single)
+    if entry.is_loss:
         return np.asarray(np.abs(value.astype(np.float64) - single[key]))
-    growth = relative_growth(value, single[key], movement(single, key))
+    growth = relative_growth(value, single[key], _movement(single, key, entry))
     return np.append(at_ranks(value, single[key]), abs(growth))
 
 
-def movement(run: Trajectory, key: str) -> Array:
+def _movement(run: Trajectory, key: str, entry: points.Entry) -> Array:
     """Returns an array less its value before the training or step; of a gradient or slot of a training, all of it."""
     value = run[key].astype(np.float64)
-    before: Array | float = 0.0
-    if key.startswith("final/"):
-        before = run[f"initial/{key.removeprefix('final/')}"].astype(np.float64)
-    elif is_ema(key):
-        before = run[f"initial/{key.partition('/')[2]}"].astype(np.float64)
-    elif points.is_of_point(key):
-        number, part, path = points.parsed(key)
-        if part == points.END:
-            before = run[points.prefix(number, points.START) + path].astype(np.float64)
-    return np.asarray(value - before)
+    if entry.before:
+        value -= run[entry.before]
+    return value
 
 
 def at_ranks(values: Array, reference: Array) -> Array:
@@ -188,9 +165,7 @@ def relative_growth(values: Array, reference: Array, along: Array) -> float:
     return float(np.sum(difference * along)) / square
 
 
-def compare(
-    reference: Trajectory, spread: Trajectory, mesh: Trajectory, noise: float, sums: float = 0.0, storage: float = 0.0
-) -> list[Check]:
+def compare(reference: Trajectory, spread: Trajectory, mesh: Trajectory, rounding: Rounding) -> list[Check]:
     """Compares every array of a run.
 
     Args:
@@ -199,9 +174,7 @@ def compare(
         lists.
       spread: by key, differences of perturbed runs from that, see `spread`.
       mesh: the same arrays of the run on the mesh.
-      noise: relative, of the perturbed runs.
-      sums: noise of gradients that no matrix product adds up, where that is larger.
-      storage: of trained weights and slots, see `runner.verify.rounding.storage_rounding`.
+      rounding: of the perturbed runs.
 
     Returns:
       One check per array, in the order of `reference`.
@@ -212,24 +185,27 @@ def compare(
     different = sorted(key for key in set(reference) ^ set(mesh) if not points.is_of_one_side(key))
     if different:
         raise ValueError(f"one device and the mesh do not have the same arrays: {', '.join(different[:5])}")
-    keys = [key for key in reference if not points.is_of_one_side(key)]
-    for key in keys:
-        shapes = list(reference[key].shape), list(mesh[key].shape)
+    checks = []
+    for key, expected in reference.items():
+        if points.is_of_one_side(key):
+            continue
+        shapes = list(expected.shape), list(mesh[key].shape)
         if shapes[0] != shapes[1]:
             raise ValueError(f"{key} has shape {shapes[0]} on one device and {shapes[1]} on the mesh")
-    checks = []
-    # The initial weights are drawn from the seed, each as one full array: they are bitwise identical.
-    for key in keys:
-        if key.startswith("initial/"):
-            variable = key.removeprefix("initial/")
-            checks.append(identical("initial", key, variable, _BEFORE, reference[key], mesh[key]))
-    comparison = _Comparison(reference, spread, mesh, noise, sums, storage)
-    checks += [comparison.check(key) for key in keys if not key.startswith("initial/")]
+        entry = points.described(key, reference)
+        if entry.kind == "initial":
+            # The initial weights are drawn from the seed, each as one full array.
+            checks.append(identical(entry.kind, key, entry.variable, entry.step, expected, mesh[key]))
+        elif entry.is_loss:
+            checks.append(_compared_losses(key, entry, expected, mesh[key], spread[key]))
+        else:
+            checks.append(_compared(key, entry, reference, spread, mesh[key], rounding))
     for key, value in mesh.items():
         if key.startswith(points.PADDING):
-            path = key.removeprefix(points.PADDING)
+            entry = points.described(key, reference)
             first_end = points.prefix(min(points.numbers(mesh)), points.END)
-            checks.append(identical("padding", key, owner_of(path), _PADDING, mesh[first_end + path], value))
+            expected = mesh[first_end + key.removeprefix(points.PADDING)]
+            checks.append(identical(entry.kind, key, entry.variable, entry.step, expected, value))
     return checks
 
 
@@ -251,174 +227,127 @@ def identical(kind: str, name: str, variable: str, step: float, expected: Array,
     )
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """The arguments of `compare`, and the check of each array of the training from the start and of the points."""
+def _compared_losses(key: str, entry: points.Entry, expected: Array, actual: Array, spread: Array) -> Check:
+    """Compares losses or values of a metric, one number per step.
 
-    reference: Trajectory
-    spread: Trajectory
-    mesh: Trajectory
-    noise: float
-    sums: float
-    storage: float
-
-    def check(self, key: str) -> Check:
-        """Compares one array of the training from the start, or of a point."""
-        end = len(self.reference["loss"]) + 0.5
-        group, _, path = key.partition("/")
-        if key == "loss" or group == points.METRIC:
-            return self._loss(key)
-        if group in ("gradient", points.STEPPED):
-            return self._ranked(key, group, path, _FIRST_GRADIENT)
-        if points.is_of_point(key):
-            return self._at_point(key)
-        if is_slot(key):
-            return self._ranked(key, "slot", owner_of(key), end, storage=self.storage)
-        if is_ema(key):
-            return self._ranked(key, "average", path, end)
-        if self._is_trained(path):
-            return replace(self._ranked(key, "parameter", path, end, storage=self.storage), name=path)
-        return replace(self._ranked(key, "statistic", path, end, self.noise), name=path)
-
-    def _is_trained(self, path: str) -> bool:
-        return f"gradient/{path}" in self.reference or f"{points.STEPPED}/{path}" in self.reference
-
-    def _at_point(self, key: str) -> Check:
-        """Compares an array of a point: a loss, a metric, a gradient, or the state after one step from there."""
-        point, part, path = points.parsed(key)
-        if part == points.EVALUATED:
-            return replace(self._loss(key), kind="evaluation", rank="all", step=_POINT_EVALUATION)
-        if part == points.LOSS:
-            return replace(self._loss(key), kind="point", rank="all", step=_POINT_LOSS)
-        owner = owner_of(path)
-        own_noise = noise_of(owner, self.noise, self.sums)
-        if part == points.GRADIENT:
-            # Noise as small as rounding draws again what rounding leaves of terms that cancel, and hardly moves any
-            # other gradient. A gradient of exactly 0 does not count: none arrives then, and whether one would be right
-            # is not shown.
-            tiny = points.prefix(point, points.TINY) + path
-            is_zero = False
-            if tiny in self.spread:
-                *_, growth = self.spread[tiny]
-                is_zero = bool(growth > _REDRAWN)
-            # What rounding leaves of terms that cancel has no direction in which another remainder could be longer:
-            # the share of one in the other is a quotient of two draws, of which three runs show little. Its entries
-            # count.
-            size_noise = None if is_zero else own_noise
-            check = self._ranked(key, "point", owner, _POINT_GRADIENT, size_noise=size_noise)
-            return replace(check, zero=check.passed and is_zero)
-        if self._is_trained(owner):
-            # Moving averages of weights are stored in float32 whatever `engine.state` is.
-            storage = 0.0 if is_ema(path) else self.storage
-            return self._ranked(key, "update", owner, _POINT_UPDATE, size_noise=own_noise, storage=storage)
-        return self._ranked(key, "update", owner, _POINT_UPDATE, self.noise, size_noise=self.noise)
-
-    def _loss(self, key: str) -> Check:
-        """Compares losses or values of a metric, one number per step.
-
-        One number has no ranks, so the tolerance of a step is the perturbed runs' largest difference of all steps so
-        far.
-        """
-        expected = self.reference[key]
-        difference = np.abs(self.mesh[key].astype(np.float64) - expected)
-        spread = np.maximum.accumulate(self.spread[key])
-        # A loss near 0 is a mean of examples' losses that need not be near 0, so it errs by ulps of 1 at least.
-        floor = ULPS * float(np.finfo(np.float32).eps) * np.maximum(np.abs(expected), 1.0)
-        tolerance = FACTOR * spread + floor
-        ratios = _ratios(difference, tolerance)
-        worst = int(np.argmax(ratios))
+    One number has no ranks, so the tolerance of a step is the perturbed runs' largest difference of all steps so far.
+    """
+    difference = np.abs(actual.astype(np.float64) - expected)
+    spread = np.maximum.accumulate(spread)
+    # A loss near 0 is a mean of examples' losses that need not be near 0, so it errs by ulps of 1 at least.
+    floor = ULPS * float(np.finfo(np.float32).eps) * np.maximum(np.abs(expected), 1.0)
+    tolerance = FACTOR * spread + floor
+    ratios = _ratios(difference, tolerance)
+    worst = int(np.argmax(ratios))
+    step = entry.step
+    rank = "all"
+    if entry.kind == "loss":
         failed = np.flatnonzero(~(ratios <= 1.0))
-        first = int(failed[0]) if len(failed) else worst
-        return Check(
-            kind="loss",
-            name=key,
-            variable="",
-            step=first + 1,
-            scale=largest(expected),
-            rank=f"step {worst + 1}",
-            difference=float(difference[worst]),
-            tolerance=float(tolerance[worst]),
-            ratio=float(ratios[worst]),
-            spread=float(spread[worst]),
-            resolution=_over(float(tolerance[0]), abs(float(expected[0]))),
-        )
+        step = float(failed[0] if len(failed) else worst) + 1
+        rank = f"step {worst + 1}"
+    return Check(
+        kind=entry.kind,
+        name=key,
+        variable=entry.variable,
+        step=step,
+        scale=largest(expected),
+        rank=rank,
+        difference=float(difference[worst]),
+        tolerance=float(tolerance[worst]),
+        ratio=float(ratios[worst]),
+        spread=float(spread[worst]),
+        resolution=_over(float(tolerance[0]), abs(float(expected[0]))),
+    )
 
-    def _ranked(
-        self,
-        key: str,
-        kind: str,
-        variable: str,
-        step: float,
-        sums: float = 0.0,
-        size_noise: float | None = None,
-        storage: float = 0.0,
-    ) -> Check:
-        """Compares by rank and, with `size_noise`, by the size of the whole array.
 
-        The tolerance at a rank is four times the spread there, a few ulps of the largest entry, and `sums` and
-        `storage`.
+def _compared(
+    key: str, entry: points.Entry, reference: Trajectory, spread: Trajectory, actual: Array, rounding: Rounding
+) -> Check:
+    """Compares an array by rank and, at a point, by the size of the whole array.
 
-        Args:
-          key: of the array.
-          kind: of the check.
-          variable: that the array belongs to.
-          step: place in the order of computation.
-          sums: relative noise of an array that is itself a sum over the batch.
-          size_noise: relative noise that all entries may have in common; None: the size is not compared. An array that
-            has not moved, such as a frozen weight, has no size.
-          storage: relative difference of each entry because both sides round what they store. Ranked, such differences
-            are at most the ranked entries times that. In the size of the whole array they add up at random.
-        """
-        expected = self.reference[key]
-        actual = self.mesh[key]
-        # Both sides began with the reference's values: movements are measured from them.
-        moved = movement(self.reference, key)
-        *spread_at_ranks, spread_of_size = self.spread[key]
-        largest_move = largest(moved)
-        scale = largest_move or largest(expected)
-        length = _length(moved)
-        epsilon = _epsilon(expected)
-        ulps = ULPS * epsilon * largest(expected)
+    The tolerance at a rank is four times the spread there, a few ulps of the largest entry, and what follows.
+    """
+    is_zero = entry.kind == "point" and _is_remainder(key, spread)
+    # What no gradient changes, such as a moving statistic, is itself a sum over the batch.
+    is_sum = entry.kind in ("statistic", "update") and not points.is_trained(entry.variable, reference)
+    sums = rounding.noise if is_sum else 0.0
+    # Relative noise that all entries may have in common.
+    size_noise = rounding.noise if is_sum else rounding.of_gradient(entry.variable)
+    # Relative difference of each entry because both sides round what they store, but for moving averages of weights.
+    # Ranked, such differences are at most the ranked entries times that. In the size of the whole array they add up at
+    # random.
+    storage = 0.0
+    is_average = entry.kind == "update" and is_ema(points.parsed(key)[2])
+    if entry.kind in ("parameter", "slot", "update") and not is_sum and not is_average:
+        storage = rounding.storage
 
-        spread = np.asarray(spread_at_ranks)
-        difference = at_ranks(actual, expected)
-        entry_sizes = at_ranks(expected, np.zeros_like(expected))
-        tolerance = FACTOR * spread + ulps + sums * largest_move + storage * entry_sizes
-        # What a relative error of the whole array would change at each rank.
-        moves = at_ranks(moved, np.zeros_like(moved))
+    expected = reference[key]
+    # Both sides began with the reference's values: movements are measured from them.
+    moved = _movement(reference, key, entry)
+    *spread_at_ranks, spread_of_size = spread[key]
+    largest_move = largest(moved)
+    scale = largest_move or largest(expected)
+    length = _length(moved)
+    epsilon = _epsilon(expected)
+    ulps = ULPS * epsilon * largest(expected)
 
-        if size_noise is not None and largest_move:
-            size_tolerance = size_noise + _over(ulps, length) + ULPS * epsilon
-            size_tolerance += storage * _over(_length(expected * (moved / length)), length)
-            growth = relative_growth(actual, expected, moved)
-            # The size is relative: in units of the scale it is printed and compared like an entry's difference.
-            difference = np.append(difference, abs(growth) * scale)
-            spread = np.append(spread, spread_of_size * scale)
-            tolerance = np.append(tolerance, (FACTOR * spread_of_size + size_tolerance + sums) * scale)
-            moves = np.append(moves, scale)
+    spreads = np.asarray(spread_at_ranks)
+    difference = at_ranks(actual, expected)
+    entry_sizes = at_ranks(expected, np.zeros_like(expected))
+    tolerance = FACTOR * spreads + ulps + sums * largest_move + storage * entry_sizes
+    # What a relative error of the whole array would change at each rank.
+    moves = at_ranks(moved, np.zeros_like(moved))
 
-        ratios = _ratios(difference, tolerance)
-        if kind in _TRAINED and largest_move:
-            is_chaotic = np.isfinite(difference + spread) & (spread >= _CHAOS * largest_move)
-            ratios[is_chaotic] = 0.0
-        worst = int(np.argmax(ratios))
-        apart = math.inf
-        if length:
-            apart = _length(actual.astype(np.float64) - expected) / length
-        return Check(
-            kind=kind,
-            name=key,
-            variable=variable,
-            step=step,
-            scale=scale,
-            rank=[*RANKS, SIZE][worst],
-            difference=float(difference[worst]),
-            tolerance=float(tolerance[worst]),
-            ratio=float(ratios[worst]),
-            spread=float(spread[worst]),
-            resolution=_resolution(moves, tolerance + spread),
-            apart=apart,
-        )
+    # What rounding leaves of terms that cancel has no direction in which another remainder could be longer: the share
+    # of one in the other is a quotient of two draws, of which three runs show little. Its entries count. An array that
+    # has not moved, such as a frozen weight, has no size.
+    if entry.kind in ("point", "update") and not is_zero and largest_move:
+        size_tolerance = size_noise + _over(ulps, length) + ULPS * epsilon
+        size_tolerance += storage * _over(_length(expected * (moved / length)), length)
+        growth = relative_growth(actual, expected, moved)
+        # The size is relative: in units of the scale it is printed and compared like an entry's difference.
+        difference = np.append(difference, abs(growth) * scale)
+        spreads = np.append(spreads, spread_of_size * scale)
+        tolerance = np.append(tolerance, (FACTOR * spread_of_size + size_tolerance + sums) * scale)
+        moves = np.append(moves, scale)
+
+    ratios = _ratios(difference, tolerance)
+    if entry.kind in _TRAINED and largest_move:
+        is_chaotic = np.isfinite(difference + spreads) & (spreads >= _CHAOS * largest_move)
+        ratios[is_chaotic] = 0.0
+    worst = int(np.argmax(ratios))
+    apart = math.inf
+    if length:
+        apart = _length(actual.astype(np.float64) - expected) / length
+    return Check(
+        kind=entry.kind,
+        name=key.removeprefix("final/"),
+        variable=entry.variable,
+        step=entry.step,
+        scale=scale,
+        rank=[*RANKS, SIZE][worst],
+        difference=float(difference[worst]),
+        tolerance=float(tolerance[worst]),
+        ratio=float(ratios[worst]),
+        spread=float(spreads[worst]),
+        resolution=_resolution(moves, tolerance + spreads),
+        zero=is_zero and bool(ratios[worst] <= 1.0),
+        apart=apart,
+    )
+
+
+def _is_remainder(key: str, spread: Trajectory) -> bool:
+    """Returns whether a gradient at a point is no more than what rounding leaves of terms that cancel.
+
+    Noise as small as rounding draws such a remainder again, and hardly moves any other gradient. A gradient of exactly
+    0 does not count: none arrives then, and whether one would be right is not shown.
+    """
+    point, _, path = points.parsed(key)
+    tiny = points.prefix(point, points.TINY) + path
+    if tiny not in spread:
+        return False
+    *_, growth = spread[tiny]
+    return bool(growth > _REDRAWN)
 
 
 def _resolution(sizes: Array, hidden: Array) -> float:

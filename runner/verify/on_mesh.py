@@ -36,7 +36,6 @@ def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
     initial = {path: value for path, value in own_state.items() if is_variable(path)}
     engine.cache_on_device(request.source())
     engine.load_state(own_state | _start_values(initial, reference, request.config.engine.name))
-    request = request.first_steps(len(reference["loss"]))
     # Training reads the examples from the devices too, where the engine caches them there.
     trained = request.by_row() if engine.caches else request
     gradients = engine.gradients(trained.batches, 0)

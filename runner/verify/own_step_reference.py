@@ -24,7 +24,6 @@ from runner.task.custom import StepTask
 from runner.verify import points
 from runner.verify.reference import Reference
 from runner.verify.request import Request
-from runner.verify.rounding import weights_with_noise, with_noise
 
 State = dict[str, Array]
 
@@ -98,12 +97,12 @@ class OwnStepReference(Reference):
         slots = {path: state[path] for path, owner in self._parts.owners.items() if owner}
         state |= points.slots(slots, rng)
         self._load(state, step)
-        metrics, _ = self._step(step, self._request.batches, 0.0, rng)
+        metrics, _ = self._step(step, self._request.batches, None)
         values = [*self._values.values(), np.asarray(list(metrics.values()))]
         return state if all(np.isfinite(value).all() for value in values) else None
 
     def _step(
-        self, step: int, batches: HostBatches, noise: float, rng: np.random.Generator
+        self, step: int, batches: HostBatches, noise: np.random.Generator | None
     ) -> tuple[dict[str, float], State]:
         """Takes a step; returns the means of its metrics, and what it changes of each trained variable.
 
@@ -111,15 +110,14 @@ class OwnStepReference(Reference):
         """
         state = self._values
         batch = {name: array[step] for name, array in batches.arrays.items()}
-        used = self._noisy(noise, rng)
-        if noise:
-            batch[WEIGHT] = with_noise(batch[WEIGHT], noise, rng)
+        used = state | self._noisy_weights(self._weights(), noise)
+        batch[WEIGHT] = self._noisy(batch[WEIGHT], noise)
         new_values, metrics = self._train(used, batch, np.int32(step))
         self._values = {path: np.array(new_values[path]) for path in state}
-        if noise:
+        if noise is not None:
             for path in self._weight_paths:
                 change = self._values[path].astype(np.float64) - used[path]
-                self._values[path] = (state[path] + with_noise(change, noise, rng)).astype(state[path].dtype)
+                self._values[path] = (state[path] + self._noisy(change, noise)).astype(state[path].dtype)
         weights = batches.weights[step]
         means = {}
         for name in (LOSS, *self._task.step_metrics):
@@ -128,17 +126,9 @@ class OwnStepReference(Reference):
             means[name] = float(total / (weights.sum() or 1.0))
         return means, {path: self._values[path] - state[path] for path in self._parts.trained}
 
-    def _noisy(self, noise: float, rng: np.random.Generator) -> State:
-        """Returns the state, its weights with noise."""
-        if not noise:
-            return self._values
-        return self._values | weights_with_noise(self._weights(), noise, rng)
-
-    def _evaluated(
-        self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
-    ) -> dict[str, Array]:
+    def _evaluated(self, start: Mapping[str, Array], step: int, noise: np.random.Generator | None) -> dict[str, Array]:
         del start
-        used = self._noisy(noise, rng)
+        used = self._values | self._noisy_weights(self._weights(), noise)
         sums: dict[str, float] = {}
         weight_sum = 0.0
         for number, batch in enumerate(self._request.evaluation(step)):
@@ -148,11 +138,10 @@ class OwnStepReference(Reference):
             weight_sum += float(is_real.sum())
             for name, value_b in metrics.items():
                 values = np.asarray(value_b, np.float64)
-                if noise:
-                    values = values * with_noise(np.ones_like(values), noise, rng)
+                values = values * self._noisy(np.ones_like(values), noise)
                 sums[name] = sums.get(name, 0.0) + float(values.sum())
         means = {name: total / (weight_sum or 1.0) for name, total in sums.items()}
         # In bfloat16 outputs tie, and rounding flips the classes that a metric counts.
-        if self.precision != "float32":
+        if self._precision != "float32":
             means = {LOSS: means[LOSS]}
         return {name: np.asarray([value]) for name, value in means.items() if math.isfinite(value)}

@@ -1,7 +1,7 @@
 """Search for the first step at which two recorded runs part: `runner.verify run=<run id> against=<run id>`.
 
 The logged metrics and the checkpoints of both runs bound the step: after it they differ, and at the last common
-checkpoint that is equal they do not differ yet. Between these bounds both runs are computed again, with a sketch of
+checkpoint that is equal they do not differ yet. Between these bounds both runs are computed again, with a digest of
 every variable after each step. Each has a process of its own, because they may need other engines and devices.
 """
 
@@ -25,13 +25,7 @@ from runner.config.quoting import quoted
 from runner.console import Console
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, invalid, shown
 from runner.layout.paths import is_variable
-from runner.verify.replay import FILE, State, config_differences, sketches
-
-# Relative to the norm of a variable: what rounding in another order makes of many steps, and less than what a person
-# would look for.
-_TOLERANCE_OF_MESHES = 1e-3
-# Keys by which the same computation is done in another order.
-_ORDER_KEYS = ("mesh.", "engine.", "cluster.", "layout.")
+from runner.verify.replay import FILE, State, config_differences, digests
 
 
 @dataclass(frozen=True)
@@ -64,20 +58,17 @@ def run(run: SavedRun, against: str, folder: Place) -> None:
         say(["configs: equal"])
     for key, (before, after) in differences.items():
         say([f"configs: {key} is {shown(before)} and {shown(after)}"])
-    has_other_order = any(key.startswith(_ORDER_KEYS) for key in differences)
-    tolerance = _TOLERANCE_OF_MESHES if has_other_order else 0.0
-    within = f" within {tolerance:g} of each variable's norm" if tolerance else ""
-    low, high = _bounds(first, second, tolerance)
+    low, high = _bounds(first, second)
     if high is None:
-        say([f"the runs do not part: their common metrics and checkpoints up to step {low:,} are equal{within}"])
+        say([f"the runs do not part: their common metrics and checkpoints up to step {low:,} are equal"])
         return
     if low:
-        say([f"equal{within} at the checkpoints of step {low:,}"])
+        say([f"equal at the checkpoints of step {low:,}"])
     say([f"the first recorded difference is at step {high:,}"])
     ours = _computed(first.run, low, high)
     theirs = _computed(second.run, low, high)
     for step in sorted(ours.keys() & theirs.keys()):
-        paths = differing(ours[step], theirs[step], tolerance)
+        paths = differing(ours[step], theirs[step])
         if paths:
             where = f"in step {step:,}" if step else "before the first step: they begin with different values"
             say([f"the runs part {where}; first variable: {paths[0]} (of {len(paths)} that differ)"])
@@ -98,7 +89,7 @@ def _opened(run: SavedRun) -> _Side:
     return _Side(run, steps, last, last.history())
 
 
-def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | None]:
+def _bounds(first: _Side, second: _Side) -> tuple[int, int | None]:
     """Returns the last common checkpoint before which nothing differs, and a step at which the runs differ.
 
     The first is 0 if there is no such checkpoint. The second is None if nothing that both have recorded differs; the
@@ -112,8 +103,7 @@ def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | N
             continue
         compared = step
         names = means.keys() & recorded[step].keys()
-        pairs = np.array([(means[name], recorded[step][name]) for name in names]).reshape(-1, 2)
-        if not np.allclose(pairs[:, 0], pairs[:, 1], rtol=tolerance, atol=0.0, equal_nan=True):
+        if not all(np.array_equal(means[name], recorded[step][name], equal_nan=True) for name in names):
             high = step
             break
     low = 0
@@ -122,9 +112,9 @@ def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | N
         if high is not None and step >= high:
             break
         compared = max(compared, step)
-        ours = sketches(runs.open_checkpoint("run", first.run, step))
-        theirs = sketches(runs.open_checkpoint("run", second.run, step))
-        if differing(ours, theirs, tolerance):
+        ours = digests(runs.open_checkpoint("run", first.run, step))
+        theirs = digests(runs.open_checkpoint("run", second.run, step))
+        if differing(ours, theirs):
             high = step
             break
         low = step
@@ -152,18 +142,7 @@ def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
     raise error(f"{last} (while run {run.id} was computed again)")
 
 
-def differing(one: State, other: State, tolerance: float) -> list[str]:
-    """Returns the variables in which two states differ by more than a share of the norm, the model's first.
-
-    With a tolerance of 0, the variables that are not bitwise equal.
-    """
-    paths = [path for path in one if path not in other or not _is_close(one[path], other[path], tolerance)]
-    paths += [path for path in other if path not in one]
+def differing(one: State, other: State) -> list[str]:
+    """Returns the variables in which two states are not bitwise equal, the model's first."""
+    paths = [path for path in one | other if one.get(path) != other.get(path)]
     return sorted(paths, key=lambda path: not is_variable(path))
-
-
-def _is_close(one: tuple[float, float, str], other: tuple[float, float, str], tolerance: float) -> bool:
-    if not tolerance:
-        return one[2] == other[2]
-    # Variables with a NaN on both sides, such as a metric's, are equal.
-    return bool(np.allclose(one[:2], other[:2], rtol=0.0, atol=tolerance * max(one[0], other[0]), equal_nan=True))

@@ -29,11 +29,12 @@ with other examples in the padding: `padding/<path>`, the state after it, must b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from runner.data.base import Array
-from runner.layout.paths import ema_path
+from runner.layout.paths import ema_path, is_ema, is_slot, owner_of
 from runner.verify.rounding import layer_sizes
 
 # One late in the training and one early. Two, so that a gradient that is 0 by chance at one is not at both; each costs
@@ -67,6 +68,65 @@ _POSITIVE_SLOTS = (0.5, 1.5)
 _SIGNED_SLOTS = (-0.5, 0.5)
 
 
+# Part of a point -> kind of its check, and its place in the order of computation: between the first two steps.
+_PARTS = {LOSS: ("point", 1.55), GRADIENT: ("point", 1.6), EVALUATED: ("evaluation", 1.65), END: ("update", 1.7)}
+_FIRST_CHANGES = 1.5
+_PADDED = 1.8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one array of a run is.
+
+    Attributes:
+      kind: see `runner.verify.compare.Check`.
+      variable: canonical path of the variable that it belongs to; empty: none.
+      step: place in the order of computation.
+      before: key of the value before the training or step, from which its movement is measured; empty: there is none.
+    """
+
+    kind: str
+    variable: str
+    step: float
+    before: str = ""
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it has losses or metrics, one number per step."""
+        return self.kind in ("loss", "evaluation") or (self.kind == "point" and not self.variable)
+
+
+def described(key: str, run: Mapping[str, Array]) -> Entry:
+    """Returns what the array of a key is in a run."""
+    group, _, path = key.partition("/")
+    if is_of_point(key):
+        number, part, path = parsed(key)
+        kind, step = _PARTS.get(part, _PARTS[GRADIENT])
+        variable = "" if kind == "evaluation" else owner_of(path)
+        return Entry(kind, variable, step, prefix(number, START) + path if part == END else "")
+    if group == "initial":
+        return Entry("initial", path, 0.0)
+    if group in (LOSS, METRIC):
+        return Entry("loss", "", 1.0)
+    if group in (GRADIENT, STEPPED):
+        return Entry(group, path, _FIRST_CHANGES)
+    if key.startswith(PADDING):
+        return Entry("padding", owner_of(path), _PADDED)
+    # Half a step after the last one.
+    end = len(run[LOSS]) + 0.5
+    if is_slot(key):
+        return Entry("slot", owner_of(key), end)
+    kind = "average"
+    if not is_ema(key):
+        kind = "parameter" if is_trained(path, run) else "statistic"
+    return Entry(kind, path, end, before=f"initial/{path}")
+
+
+def is_trained(path: str, run: Mapping[str, Array]) -> bool:
+    """Returns whether a run's steps train a variable."""
+    return f"{GRADIENT}/{path}" in run or f"{STEPPED}/{path}" in run
+
+
 def prefix(point: int, part: str) -> str:
     """Returns the start of a part's keys, such as `point0/gradient/`."""
     return f"point{point}/{part}/"
@@ -76,8 +136,7 @@ def parsed(key: str) -> tuple[int, str, str]:
     """Returns the point, the part and the path of a key: 1, 'end', 'optimizer/m/d1/kernel' of
     point1/end/optimizer/m/d1/kernel.
     """
-    point, _, rest = key.partition("/")
-    part, _, path = rest.partition("/")
+    point, part, path = (*key.split("/", 2), "")[:3]
     return int(point.removeprefix("point")), part, path
 
 

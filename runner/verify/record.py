@@ -10,6 +10,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -39,6 +40,7 @@ from runner.train.saved import open_saved
 from runner.verify import parting, replay
 from runner.verify.compare import Check
 from runner.verify.report import Verification
+from runner.verify.rounding import Rounding
 from runner.verify.worker import REQUEST, result_file
 
 # The module of the child process; tests put another in its place.
@@ -74,23 +76,23 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         opened = open_run(config, content, command, "verify-") if current().is_first else Tracker()
         with recorded(opened, console) as tracker:
             tracker.log_artifact(folder / CONFIG)
-            computed(config, folder).record(folder, tracker, console)
+            computed(asdict(config), config.verify, folder).record(folder, tracker, console)
 
 
-def computed(config: RunConfig, folder: Path) -> Verdict:
-    """Verifies a config, and records nothing.
+def computed(content: Mapping[str, object], options: VerifyConfig, folder: Path) -> Verdict:
+    """Verifies a checked config, given as plain values, and records nothing.
 
     Raises:
       ConfigError: the config is invalid for the model, the layout or the dataset.
       EngineError: the process failed, or the two sides don't have the same variables.
     """
-    title = f"verify: {config.verify.steps} steps on one device, then on the mesh"
+    title = f"verify: {options.steps} steps on one device, then on the mesh"
     if current().count > 1:
         title += f" in {current().count} processes"
     with stages.stage(title):
-        report = verify(json.dumps(asdict(config)), folder)
+        report = _verified(json.dumps(content), folder)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
-    failure = current().broadcast("the verdict", lambda: _failure(config.verify, report))
+    failure = current().broadcast("the verdict", lambda: _failure(options, report))
     return Verdict(failure, partial(_record, report, failure))
 
 
@@ -124,7 +126,7 @@ def _record(report: Verification | None, failure: str, folder: Path, tracker: Tr
         console.print(report.line(), soft_wrap=True, markup=False)
 
 
-def verify(request: str, folder: Path) -> Verification | None:
+def _verified(request: str, folder: Path) -> Verification | None:
     """Lets a child compare one device with the mesh of a config as JSON; raises as `computed` does.
 
     A process that is not the first of several only takes part, and returns None.
@@ -193,4 +195,5 @@ def run_child(folder: Path, log: Path, place: Place | None) -> Verification | No
     fields = result["verification"]
     if fields is None:
         return None
-    return Verification(**fields | {"checks": tuple(Check(**check) for check in fields["checks"])})
+    checks = tuple(Check(**check) for check in fields["checks"])
+    return Verification(**fields | {"checks": checks, "rounding": Rounding(**fields["rounding"])})

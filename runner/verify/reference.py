@@ -6,7 +6,6 @@ This is the part that the frameworks share. Shapes: B examples per batch.
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -24,20 +23,18 @@ from runner.engine.optim.norms import clip
 from runner.engine.optim.rules import OPTIMIZERS, Slot
 from runner.layout.paths import ema_path, is_ema, slot_path
 from runner.task.base import LOSS
-from runner.verify import points, rounding
+from runner.verify import points
 from runner.verify.request import Request
 from runner.verify.rounding import (
+    Rounding,
     gradients_with_noise,
     largest,
-    noise_of_sums,
+    rounding_of,
     rounding_remainders,
     weights_with_noise,
     with_noise,
 )
 from runner.verify.stock import StockPart, is_divided
-
-# Steps of a training, however long they take: slots and averages differ from the first update's only after several.
-MIN_STEPS = 3
 
 # Largest relative difference of the losses of two equal calls that draw no random numbers. On a CPU they are bitwise
 # identical; a GPU may sum in another order. In bfloat16 that is a few 1e-3, and dropout changes losses by 1e-1.
@@ -79,40 +76,30 @@ class Reference(ABC):
         return max(forward, backward)
 
     @cached_property
-    def noise(self) -> float:
-        """Relative noise of perturbed runs."""
-        return rounding.noise(self.longest_sum, self.precision)
+    def rounding(self) -> Rounding:
+        """The noise of perturbed runs."""
+        return rounding_of(self.longest_sum, self._precision, self._request.config.engine.state)
 
     @cached_property
-    def precision(self) -> str:
+    def _precision(self) -> str:
         """The lowest that it computes in: `engine.precision`, or the dtype of a layer of the model."""
         dtypes = {self._request.config.engine.precision, *self._compute_dtypes()}
         return "bfloat16" if "bfloat16" in dtypes else "float32"
 
-    def train(self, steps: int, noise: float = 0.0, seed: int = 0, seconds: float | None = None) -> dict[str, Array]:
+    def train(self, seed: int | None = None) -> dict[str, Array]:
         """Trains from the initial weights, and returns the arrays of `runner.verify.compare.compare`.
 
         Args:
-          steps: of training, at most.
-          noise: relative noise of every weight and of every example's share of the loss, drawn again each step, at
-            which a step's gradients are taken. The weights that a step updates have none.
-          seed: of the noise.
-          seconds: no step begins later than that, except for the first three; None: no limit.
+          seed: of a perturbed run, which adds noise to every weight and to every example's share of the loss, drawn
+            again each step. A step's gradients are taken there; the weights that it updates have none. None: no noise.
         """
         self._load(self.initial, 0)
         metrics: list[dict[str, float]] = []
         first_changes: dict[str, Array] = {}
-        started = time.monotonic()
-        for step in range(steps):
-            rng = np.random.default_rng([seed, step])
-            of_step, changes = self._step(step, self._request.batches, noise, rng)
+        for step in range(self._request.batches.steps):
+            of_step, changes = self._step(step, self._request.batches, _generator(seed, step))
             metrics.append(of_step)
             first_changes = first_changes or changes
-            if step == 0:
-                # The first step is mostly its compilation, which `seconds` does not count.
-                started = time.monotonic()
-            elif seconds is not None and len(metrics) >= MIN_STEPS and time.monotonic() - started > seconds:
-                break
         arrays = {f"initial/{path}": value for path, value in self.initial.items()}
         for name in metrics[0]:
             key = LOSS if name == LOSS else f"{points.METRIC}/{name}"
@@ -138,9 +125,9 @@ class Reference(ABC):
                     break
         return arrays
 
-    def at_points(self, states: Mapping[str, Array], noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
+    def at_points(self, states: Mapping[str, Array], seed: int | None = None) -> dict[str, Array]:
         """Evaluates and takes gradients at the points, and takes a step from each; returns what
-        `runner.verify.points` lists.
+        `runner.verify.points` lists. `seed` is that of `train`.
         """
         arrays: dict[str, Array] = {}
         for number in points.numbers(states):
@@ -148,16 +135,24 @@ class Reference(ABC):
             start = points.part(states, number, points.START)
             self._load(start, step)
             # Evaluations draw from a stream of their own: what they draw does not change the step's noise.
-            evaluated = self._evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
+            evaluated = self._evaluated(start, step, _generator(seed, number, step, 1))
             arrays |= points.keyed(number, points.EVALUATED, evaluated)
             batches = self._request.at_point(states, number).batches
-            metrics, changes = self._step(step, batches, noise, np.random.default_rng([seed, number, step]))
+            metrics, changes = self._step(step, batches, _generator(seed, number, step))
             arrays[f"point{number}/{points.LOSS}"] = np.asarray([metrics[LOSS]], np.float32)
             if self.changes == points.GRADIENT:
                 arrays |= points.keyed(number, points.GRADIENT, changes)
                 arrays |= points.keyed(number, points.TINY, self._tiny)
             arrays |= points.keyed(number, points.END, self._state())
         return arrays
+
+    def _noisy(self, values: Array, noise: np.random.Generator | None) -> Array:
+        """Returns values with noise."""
+        return values if noise is None else with_noise(values, self.rounding.noise, noise)
+
+    def _noisy_weights(self, weights: dict[str, Array], noise: np.random.Generator | None) -> dict[str, Array]:
+        """Returns weights with noise."""
+        return weights if noise is None else weights_with_noise(weights, self.rounding.noise, noise)
 
     @abstractmethod
     def _compute_dtypes(self) -> Iterable[str | None]:
@@ -184,9 +179,12 @@ class Reference(ABC):
 
     @abstractmethod
     def _step(
-        self, step: int, batches: HostBatches, noise: float, rng: np.random.Generator
+        self, step: int, batches: HostBatches, noise: np.random.Generator | None
     ) -> tuple[dict[str, float], dict[str, Array]]:
-        """Takes a step; returns its metrics, the loss among them, and the changes of each trained variable."""
+        """Takes a step; returns its metrics, the loss among them, and the changes of each trained variable.
+
+        `noise` draws the noise of a perturbed run; None: there is none.
+        """
 
     @abstractmethod
     def _point(
@@ -195,10 +193,13 @@ class Reference(ABC):
         """Returns a complete state whose weights are moved by a share of their size; None if it gives NaN or Inf."""
 
     @abstractmethod
-    def _evaluated(
-        self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
-    ) -> dict[str, Array]:
+    def _evaluated(self, start: Mapping[str, Array], step: int, noise: np.random.Generator | None) -> dict[str, Array]:
         """Returns the finite results (1,) of an evaluation at a state, by metric; its batches have no padding."""
+
+
+def _generator(seed: int | None, *numbers: int) -> np.random.Generator | None:
+    """Returns the generator of a perturbed run's noise; None: the run has none."""
+    return None if seed is None else np.random.default_rng([seed, *numbers])
 
 
 class GradientReference(Reference):
@@ -213,10 +214,10 @@ class GradientReference(Reference):
     parts: Sequence[StockPart]
 
     def _step(
-        self, step: int, batches: HostBatches, noise: float, rng: np.random.Generator
+        self, step: int, batches: HostBatches, noise: np.random.Generator | None
     ) -> tuple[dict[str, float], dict[str, Array]]:
         """Takes a step; returns the loss with the norms that the run logs, and the gradients."""
-        loss, gradients = self._step_gradients(step, noise, rng, batches)
+        loss, gradients = self._step_gradients(step, batches, noise)
         config = self._request.config.optimizer
         updates = gradients
         if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
@@ -254,7 +255,7 @@ class GradientReference(Reference):
         # Variables that no gradient changes, such as moving statistics, are valid as the training left them.
         variables = {path: trained[f"final/{path}"] for path in self.initial} | weights
         self._load(variables, step)
-        loss, gradients = self._step_gradients(step, 0.0, rng, self._request.batches)
+        loss, gradients = self._step_gradients(step, self._request.batches, None)
         if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
             return None
         keys = [slot_path(slot.name, path) for slot, _ in self.slot_variables for path in slot.paths]
@@ -264,9 +265,7 @@ class GradientReference(Reference):
             averages = points.averages(weights, rng)
         return variables | self._as_stored(slots) | averages
 
-    def _evaluated(
-        self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
-    ) -> dict[str, Array]:
+    def _evaluated(self, start: Mapping[str, Array], step: int, noise: np.random.Generator | None) -> dict[str, Array]:
         """Returns the loss of an evaluation at a state, and the metrics of some tasks.
 
         The metrics are those of a task that reads other rows of a batch, or whose data says what counts, such as an
@@ -279,7 +278,7 @@ class GradientReference(Reference):
         weights = self._weights()
         # A run evaluates the moving averages of its weights where it keeps them.
         used = {path: start.get(ema_path(path), value) for path, value in weights.items()}
-        self._assign(weights_with_noise(used, noise, rng) if noise else used)
+        self._assign(self._noisy_weights(used, noise))
         loss_sum = 0.0
         added_sum = 0.0
         examples = 0
@@ -295,9 +294,9 @@ class GradientReference(Reference):
             added_sum += added * len(loss_b)
             examples += len(loss_b)
             weight_b = batch.weights[0][is_real]
-            noise_b = with_noise(np.ones_like(loss_b), noise, rng) if noise else 1.0
             # An example of weight 0 may have a loss of NaN, which times 0 is NaN.
-            weighted_b = np.where(weight_b > 0, loss_b, 0.0) * noise_b
+            weighted_b = np.where(weight_b > 0, loss_b, 0.0)
+            weighted_b = weighted_b * self._noisy(np.ones_like(loss_b), noise)
             loss_sum += float(np.sum(weighted_b, dtype=np.float64))
             weight_sum += float(weight_b.sum())
             addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
@@ -307,7 +306,7 @@ class GradientReference(Reference):
         metrics = {LOSS: task.mean_loss(sums | loss_totals) + added_sum / examples}
         # In bfloat16 outputs tie, and rounding flips the classes that a metric counts.
         has_own_counts = task.reads_batch or task.weighs_arrays
-        if has_own_counts and self.precision == "float32":
+        if has_own_counts and self._precision == "float32":
             metrics |= task.summary(sums)
         return {name: np.asarray([value]) for name, value in metrics.items() if math.isfinite(value)}
 
@@ -316,10 +315,6 @@ class GradientReference(Reference):
         again_b, _, again_added = self._evaluate(inputs, batch)
         first, again = np.append(loss_b, added), np.append(again_b, again_added)
         return not np.allclose(again, first, rtol=_EQUAL_CALLS, atol=0.0, equal_nan=True)
-
-    @cached_property
-    def _noise_of_sums(self) -> float:
-        return noise_of_sums(self.longest_sum, self.precision)
 
     def _as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
         """Returns slots in the dtype in which a run stores them."""
@@ -355,21 +350,22 @@ class GradientReference(Reference):
         return [(slot, variables) for slot, variables in found if slot.name in own_slots]
 
     def _step_gradients(
-        self, step: int, noise: float, rng: np.random.Generator, batches: HostBatches
+        self, step: int, batches: HostBatches, noise: np.random.Generator | None
     ) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, taken at weights with noise; restores the weights."""
         weight_sum = float(batches.weights[step].sum()) or 1.0
         share_b = (batches.arrays[WEIGHT][step] > 0).astype(np.float32) / weight_sum
-        weights = self._weights() if noise else {}
-        if noise:
-            self._assign(weights_with_noise(weights, noise, rng))
-            share_b = with_noise(share_b, noise, rng)
+        weights = {}
+        if noise is not None:
+            weights = self._weights()
+            self._assign(self._noisy_weights(weights, noise))
+            share_b = self._noisy(share_b, noise)
         loss, gradients = self._summed_gradients(step, share_b.astype(np.float32), batches)
-        remainders = rounding_remainders(gradients, self.noise, self._noise_of_sums)
+        remainders = rounding_remainders(gradients, self.rounding)
         self._tiny = {path: value for path, value in gradients.items() if 0 < largest(value) < remainders[path]}
-        if noise:
+        if noise is not None:
             self._assign(weights)
-            gradients = gradients_with_noise(gradients, noise, rng, self._noise_of_sums)
+            gradients = gradients_with_noise(gradients, self.rounding, noise)
         return loss, gradients
 
     def _summed_gradients(self, step: int, share_b: Array, batches: HostBatches) -> tuple[float, dict[str, Array]]:

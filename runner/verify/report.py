@@ -18,7 +18,7 @@ from runner.host.libraries import installed
 from runner.plan.table import WIDTH
 from runner.verify import points
 from runner.verify.compare import FACTOR, ULPS, Check
-from runner.verify.rounding import noise_of_sums
+from runner.verify.rounding import Rounding
 from runner.verify.verdict import Sensitivity, Verdict, percent, sensitivities, verdict_of
 
 # A verdict is about these versions, which verify.json lists.
@@ -55,20 +55,14 @@ class Verification:
       steps: of training.
       mesh: axes in words, such as `batch=4 model=2`.
       terms: length of the longest sum.
-      noise: relative, of the perturbed runs.
-      precision: the lowest that one device computes in.
-      storage: see `runner.verify.rounding.storage_rounding`.
-      requested_steps: `verify.steps`, where `verify.seconds` left some of them out.
+      rounding: of the perturbed runs.
     """
 
     checks: tuple[Check, ...]
     steps: int
     mesh: str
     terms: int
-    noise: float
-    precision: str = "float32"
-    storage: float = 0.0
-    requested_steps: int | None = None
+    rounding: Rounding
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -102,15 +96,14 @@ class Verification:
 
     def line(self) -> str:
         """Returns the verdict with its reasons, in one line."""
-        return self._mismatch_line() if self.verdict == "mismatch" else self._match_line()
-
-    def _match_line(self) -> str:
+        if self.verdict == "mismatch":
+            return self._mismatch_line()
         sensitive = [variable for variable in self.variables if variable.is_sensitive]
         zero = [variable.variable for variable in self.variables if variable.zero]
         insensitive = [
             f"{variable.variable} ({variable.why})" for variable in self.variables if not variable.is_verified
         ]
-        parts = [f"{self.verdict}: {self._steps()} steps on {self.mesh} match one device"]
+        parts = [f"{self.verdict}: {self.steps} steps on {self.mesh} match one device"]
         count = f"{len(sensitive)} of {len(self.variables)} variables are sensitive"
         if sensitive:
             largest = max(variable.resolution for variable in sensitive)
@@ -136,21 +129,16 @@ class Verification:
             f"{len(self.failed)} of {len(self.checks)} comparisons failed"
         )
 
-    def _steps(self) -> str:
-        if self.requested_steps in (None, self.steps):
-            return f"{self.steps}"
-        return f"{self.steps} of {self.requested_steps}"
-
     def basis(self) -> str:
         """Returns what is compared with what, and where the tolerances come from."""
         sums = ""
         half_ulp = ""
-        if self.precision != "float32":
-            sums = f", where no matrix product adds up {noise_of_sums(self.terms, self.precision):.1e}"
-            half_ulp = f" and half a {self.precision} ulp"
+        if self.rounding.sums > self.rounding.noise:
+            sums = f", where no matrix product adds up {self.rounding.sums:.1e}"
+            half_ulp = " and half a bfloat16 ulp"
         storage = ""
-        if self.storage:
-            storage = f", and {self.storage:.1e} of each weight and slot that is stored in bfloat16"
+        if self.rounding.storage:
+            storage = f", and {self.rounding.storage:.1e} of each weight and slot that is stored in bfloat16"
         evaluation = ""
         if not any(check.kind == "evaluation" for check in self.checks):
             evaluation = (
@@ -158,8 +146,8 @@ class Verification:
             )
         return (
             f"tolerance: {FACTOR:g} times the difference of one device from itself under a relative noise of "
-            f"{self.noise:.1e}{sums}, which is 4 float32 ulps times the root of {self.terms:,}, the terms of the "
-            f"longest sum{half_ulp}; and {ULPS:g} ulps of the largest entry{storage}{evaluation}; see "
+            f"{self.rounding.noise:.1e}{sums}, which is 4 float32 ulps times the root of {self.terms:,}, the terms of "
+            f"the longest sum{half_ulp}; and {ULPS:g} ulps of the largest entry{storage}{evaluation}; see "
             "docs/how_verify_works.md"
         )
 
@@ -185,7 +173,7 @@ class Verification:
             "worst": self.worst.name,
             "steps": self.steps,
             "mesh": self.mesh,
-            "noise": self.noise,
+            "noise": self.rounding.noise,
             "longest_sum": self.terms,
             "tolerance": self.basis(),
             "versions": installed(_PACKAGES),
@@ -205,7 +193,7 @@ class Verification:
             cells += [f"{check.tolerance:.1e}", _ratio(check.ratio), _detects(by_path.get(check.variable))]
             rows.append(cells)
             styles.append("" if check.passed else "bold red")
-        title = f"{self.mesh} compared with one device, {self._steps()} steps"
+        title = f"{self.mesh} compared with one device, {self.steps} steps"
         return fitted(_COLUMNS, rows, width, title=title, styles=styles)
 
     def write(self, folder: Path) -> Path:

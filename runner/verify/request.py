@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.config.schema import RunConfig
-from runner.data.base import ROW, WEIGHT, Array, ArraySource, Dataset
+from runner.config.schema import RunConfig, TrainerConfig
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import ROW, WEIGHT, Array, ArraySource, DataSource
 from runner.data.sampler import eval_plan
 from runner.data.workers import Workers
 from runner.engine.base import HostBatches
-from runner.engine.lengths import epoch_steps, eval_batch, padded_rows, run_length, without_padding
+from runner.engine.lengths import epoch_steps, eval_batch, padded_rows
 from runner.layout.axes import axis_size, batch_axis
-from runner.task.base import DataSpec
-from runner.task.registry import make_task
+from runner.task.base import DataSpec, Task
 from runner.train.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
 from runner.verify import points
 
@@ -55,15 +55,9 @@ class Request:
 
     def batch_of(self, step: int) -> HostBatches:
         """Returns the batch of one step alone."""
-        return self._batches(slice(step, step + 1), steps=1)
-
-    def first_steps(self, steps: int) -> Request:
-        """Returns the same request with the first steps alone."""
-        return replace(self, batches=self._batches(slice(0, steps), steps))
-
-    def _batches(self, rows: slice, steps: int) -> HostBatches:
+        rows = slice(step, step + 1)
         arrays = {name: array[rows] for name, array in self.batches.arrays.items()}
-        return HostBatches(arrays, self.batches.weights[rows], steps)
+        return HostBatches(arrays, self.batches.weights[rows], 1)
 
     def evaluation(self, step: int) -> list[HostBatches]:
         """Returns a step's first examples in batches, as an evaluation of a split of these examples would have them.
@@ -141,34 +135,31 @@ class Request:
         return HostBatches(arrays, all_batches.weights[rows], min(length, all_batches.steps - start))
 
 
-def make_request(config: RunConfig, data: Dataset) -> Request:
+def first_batches(
+    dataset: DatasetConfig, trainer: TrainerConfig, steps: int, source: DataSource, task: Task
+) -> HostBatches:
     """Reads the batches that training would begin with, epoch after epoch.
 
     Raises:
       ConfigError: the split has less than one batch, or fewer than `trainer.steps_per_epoch`.
       DataError: an example can't be read.
     """
-    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
-    total_steps = run_length(config, data.train.size, task.tokens).total
-    per_epoch = epoch_steps(config.dataset, config.trainer, data.train.size)
+    per_epoch = epoch_steps(dataset, trainer, source.size)
     epochs: list[HostBatches] = []
-    steps_left = config.verify.steps
+    steps_left = steps
     epoch = 0
-    with Workers(config.dataset) as workers:
-        examples = Examples(data.train, task, workers.reader(data.train))
+    with Workers(dataset) as workers:
+        examples = Examples(source, task, workers.reader(source))
         while steps_left:
-            steps = min(per_epoch, steps_left)
-            plan = epoch_plan(config.dataset, config.trainer, data.train, epoch, steps)
-            epochs.append(examples.read(drawn_epoch(config.trainer, epoch), plan.indices, plan.weights))
-            steps_left -= steps
+            count = min(per_epoch, steps_left)
+            plan = epoch_plan(dataset, trainer, source, epoch, count)
+            epochs.append(examples.read(drawn_epoch(trainer, epoch), plan.indices, plan.weights))
+            steps_left -= count
             epoch += 1
     arrays = {}
     for name in epochs[0].arrays:
         arrays[name] = np.concatenate([batches.arrays[name] for batches in epochs])
-    weights = np.concatenate([batches.weights for batches in epochs])
-    batches = HostBatches(arrays, weights, config.verify.steps)
-    dataset = without_padding(config.dataset, config.trainer, data.train.size)
-    return Request(replace(config, dataset=dataset), DataSpec(task.arrays, task), total_steps, batches)
+    return HostBatches(arrays, np.concatenate([batches.weights for batches in epochs]), steps)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,33 +15,49 @@ from runner.data.base import Array
 # there, the perturbed runs do often. A larger one hides more errors, a smaller one reports sound meshes as mismatches.
 _NOISE_FACTOR = 4.0
 _FLOAT32_EPSILON = float(np.finfo(np.float32).eps)
-# Half an ulp of a precision below float32, the most that one rounding errs by. Float32 itself is 0 here because the
-# noise factor covers it. Matrix products and convolutions add up in float32 and round once. All other gradients (of
-# biases, of positions) are added up in bfloat16 term by term: their errors grow with the root of the number of terms.
-HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
+# Half an ulp, the most that one rounding errs by. That of float32 is left out because the noise factor covers it.
+_BFLOAT16_HALF_ULP = 2.0**-8
 
 
-def storage_rounding(state: str) -> float:
-    """Returns how far two sides may differ because each rounds what it stores, relative to the stored value.
+@dataclass(frozen=True)
+class Rounding:
+    """Relative errors of rounding in a step.
 
-    With `bfloat16` as `engine.state`, both sides round weights and slots by half an ulp each. Otherwise they are
-    stored in float32, whose rounding is counted in ulps: 0.
+    Attributes:
+      noise: of the perturbed runs.
+      sums: noise of gradients that no matrix product adds up, where that is larger.
+      storage: how far two sides may differ because each rounds the weights and slots that it stores. Float32 has 0:
+        its rounding is counted in ulps.
     """
-    return 2.0 * HALF_ULPS.get(state, 0.0)
+
+    noise: float
+    sums: float = 0.0
+    storage: float = 0.0
+
+    def of_gradient(self, path: str) -> float:
+        """Returns the relative noise of a variable's gradient."""
+        return self.noise if path.endswith("kernel") else max(self.noise, self.sums)
 
 
-def noise(terms: int, precision: str = "float32") -> float:
-    """Returns the relative noise of perturbed runs: 4 eps sqrt(terms), and half an ulp of a lower precision."""
-    return _NOISE_FACTOR * _FLOAT32_EPSILON * math.sqrt(max(terms, 1)) + HALF_ULPS[precision]
+def rounding_of(terms: int, precision: str = "float32", state: str = "float32") -> Rounding:
+    """Returns the errors of a step.
 
-
-def noise_of_sums(terms: int, precision: str) -> float:
-    """Returns the relative noise of gradients that no matrix product adds up, see `noise`.
-
-    It is at most 1: an error of a whole gradient. Beyond that, rounding alone decides.
+    Args:
+      terms: of its longest sum.
+      precision: the lowest that it computes in, `float32` or `bfloat16`.
+      state: the dtype of stored weights and slots, see `engine.state`.
     """
-    term_by_term = HALF_ULPS[precision] * math.sqrt(max(terms, 1))
-    return min(1.0, noise(terms, precision) + term_by_term)
+    root = math.sqrt(max(terms, 1))
+    noise = _NOISE_FACTOR * _FLOAT32_EPSILON * root
+    sums = noise
+    if precision == "bfloat16":
+        # Matrix products and convolutions add up a kernel's gradient in float32 and round once. All other gradients
+        # (of biases, of positions) are added up in bfloat16 term by term: their errors grow with the root of the
+        # number of terms, at most to the whole gradient. Beyond that, rounding alone decides.
+        noise += _BFLOAT16_HALF_ULP
+        sums = min(1.0, noise + _BFLOAT16_HALF_ULP * root)
+    storage = 2.0 * _BFLOAT16_HALF_ULP if state == "bfloat16" else 0.0
+    return Rounding(noise, sums, storage)
 
 
 def with_noise(values: Array, noise: float, rng: np.random.Generator, least: float = 0.0) -> Array:
@@ -71,17 +88,15 @@ def layer_sizes(arrays: Mapping[str, Array]) -> dict[str, float]:
 
 
 def gradients_with_noise(
-    gradients: Mapping[str, Array], noise: float, rng: np.random.Generator, sums: float = 0.0
+    gradients: Mapping[str, Array], rounding: Rounding, rng: np.random.Generator
 ) -> dict[str, Array]:
     """Adds noise to each gradient, and draws a new one for a gradient that is zero up to rounding.
 
     The gradient of a bias before a batch normalization is an example: all terms of its sum cancel, and the noise of
     weights and of the examples' losses cancels with them. What is left is the last bits of terms as large as those of
     the layer's other gradients, which another order of the sum draws at random.
-
-    `sums` is the noise of what is not a kernel's, where that is larger: no matrix product adds it up.
     """
-    remainders = rounding_remainders(gradients, noise, sums)
+    remainders = rounding_remainders(gradients, rounding)
     noisy = {}
     for path, gradient in gradients.items():
         # Drawn for every gradient, used or not: the tables of results depend on the order of the draws.
@@ -89,12 +104,12 @@ def gradients_with_noise(
         if 0 < largest(gradient) < remainders[path]:
             noisy[path] = remainder.astype(gradient.dtype)
         else:
-            noisy[path] = with_noise(gradient, noise_of(path, noise, sums), rng)
+            noisy[path] = with_noise(gradient, rounding.of_gradient(path), rng)
     return noisy
 
 
-def rounding_remainders(gradients: Mapping[str, Array], noise: float, sums: float = 0.0) -> dict[str, float]:
-    """Returns, by path, how large rounding alone may make a gradient whose terms cancel; arguments as above.
+def rounding_remainders(gradients: Mapping[str, Array], rounding: Rounding) -> dict[str, float]:
+    """Returns, by path, how large rounding alone may make a gradient whose terms cancel.
 
     That is the noise of the largest entry of its layer's gradients, which add up terms of the same size.
     """
@@ -102,15 +117,7 @@ def rounding_remainders(gradients: Mapping[str, Array], noise: float, sums: floa
     for path, gradient in gradients.items():
         layer = _layer(path)
         by_layer[layer] = max(largest(gradient), by_layer.get(layer, 0.0))
-    return {path: noise_of(path, noise, sums) * by_layer[_layer(path)] for path in gradients}
-
-
-def noise_of(path: str, noise: float, sums: float) -> float:
-    """Returns the relative noise of a variable's gradient; of what is not a kernel, at least `sums`.
-
-    A matrix product or convolution adds up the gradient of a kernel, in float32.
-    """
-    return noise if path.endswith("kernel") else max(noise, sums)
+    return {path: rounding.of_gradient(path) * by_layer[_layer(path)] for path in gradients}
 
 
 def largest(values: Array) -> float:

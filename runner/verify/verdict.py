@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runner.verify.compare import Check
-from runner.verify.points import END, STEPPED, parsed
+from runner.verify.points import END, STEPPED
 
 Verdict = Literal["verified", "inconclusive", "mismatch"]
 # Relative error of the size that must be detected. A smaller limit would leave more variables of deep networks
@@ -62,16 +62,17 @@ def sensitivities(checks: Iterable[Check]) -> list[Sensitivity]:
     for check in checks:
         if check.variable:
             by_variable.setdefault(check.variable, []).append(check)
-    trained = []
+    found = []
     for path, own_checks in by_variable.items():
         if any(check.kind in ("gradient", STEPPED) for check in own_checks):
-            trained.append(_sensitivity(path, own_checks))
-    return trained
+            found.append(_sensitivity(path, own_checks))
+    return found
 
 
 def _sensitivity(path: str, checks: Sequence[Check]) -> Sensitivity:
     gradients = [check for check in checks if check.kind == "point"]
-    updates = [check for check in checks if check.kind == "update" and _is_of_variable(check)]
+    # Not those of its slots or averages.
+    updates = [check for check in checks if check.kind == "update" and check.name.endswith(f"/{END}/{path}")]
     is_stepped = any(check.kind == STEPPED for check in checks)
     if is_stepped:
         # A custom step has no gradient of its own: what it changes is all that there is to compare.
@@ -102,12 +103,6 @@ def _smallest_detected(checks: Sequence[Check]) -> float:
     nearest = min((check.apart for check in checks), default=math.inf)
     detected = min((check.resolution for check in checks), default=math.inf)
     return min(detected, NEAR + nearest) if nearest <= NEAR else detected
-
-
-def _is_of_variable(check: Check) -> bool:
-    """Returns whether an update is of the variable itself, not of a slot or an average."""
-    _, part, path = parsed(check.name)
-    return part == END and path == check.variable
 
 
 def verdict_of(checks: Sequence[Check]) -> Verdict:

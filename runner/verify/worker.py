@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,16 +26,18 @@ from runner.config.schema import MeshConfig, RunConfig
 from runner.data import loading
 from runner.data.base import Array
 from runner.engine import registry
+from runner.engine.lengths import run_length, without_padding
 from runner.errors import ConfigError, DataError, EngineError
 from runner.host.late import late
 from runner.layout import mesh
 from runner.layout.mesh import device_kind
+from runner.task.base import DataSpec
+from runner.task.registry import make_task
 from runner.verify.compare import FROM_THE_START, MORE_RUNS, PERTURBED_RUNS, compare, spread
 from runner.verify.on_mesh import train
 from runner.verify.reference import Reference
 from runner.verify.report import Verification
-from runner.verify.request import Request, in_float32, make_request, read_arrays, write_arrays
-from runner.verify.rounding import noise_of_sums, storage_rounding
+from runner.verify.request import Request, first_batches, in_float32, read_arrays, write_arrays
 
 if TYPE_CHECKING:
     from runner.verify import jax_reference, keras_reference, own_step_reference
@@ -93,11 +95,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def build_config(folder: Path) -> RunConfig:
-    """Returns the checked config that the process which asks has written."""
-    return build(RunConfig, json.loads((folder / REQUEST).read_text()), "config")
-
-
 def verified(folder: Path) -> Verification | None:
     """Trains the first steps of a folder's config on one device and on its mesh, and compares; None: not of process 0.
 
@@ -106,12 +103,9 @@ def verified(folder: Path) -> Verification | None:
       DataError: the data can't be read.
       EngineError: the loss on one device is NaN or Inf, or the two sides don't have the same variables.
     """
-    config = build_config(folder)
-    if from_launcher() is not None:
-        processes.join(config.cluster, {})
-    request = prepared(config)
+    request = prepared(folder)
     team = current()
-    one_device = OneDevice(request) if team.is_first else None
+    one_device = computed(request) if team.is_first else None
     if one_device is not None and team.count > 1:
         write_arrays(folder / _ARRAYS, one_device.arrays)
     # One device of process 0 computes; the others wait for it here, and read its arrays.
@@ -122,16 +116,24 @@ def verified(folder: Path) -> Verification | None:
     return one_device.compared_with(train(request, one_device.arrays))
 
 
-def prepared(config: RunConfig) -> Request:
-    """Prepares the process for the config's engine, and returns the batches that training begins with."""
+def prepared(folder: Path) -> Request:
+    """Prepares the process for the checked config that a folder has, and returns the batches that training begins
+    with.
+    """
+    config = build(RunConfig, json.loads((folder / REQUEST).read_text()), "config")
+    if from_launcher() is not None:
+        processes.join(config.cluster, {})
     compute_exactly(config.mesh)
     registry.prepare(config)
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
-    request = make_request(config, data)
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    batches = first_batches(config.dataset, config.trainer, config.verify.steps, data.train, task)
+    total_steps = run_length(config, data.train.size, task.tokens).total
+    dataset = without_padding(config.dataset, config.trainer, data.train.size)
     registry.load(config.engine.name)
     # Before one device computes: a library makes its devices once.
     registry.ENGINES[config.engine.name].module("devices").prepare_devices(config.mesh)
-    return request
+    return Request(replace(config, dataset=dataset), DataSpec(task.arrays, task), total_steps, batches)
 
 
 def compute_exactly(config: MeshConfig) -> None:
@@ -156,41 +158,21 @@ def make_reference(request: Request) -> Reference:
     return keras_reference.KerasReference(request)
 
 
+@dataclass(frozen=True)
 class OneDevice:
     """What one device computes, and how far it differs from itself.
 
     Attributes:
+      request: what it has computed.
+      reference: the device, which can compute it again.
       arrays: those of `runner.verify.compare.compare`, with the points.
-      spread: by key, differences of the perturbed runs.
+      spread: by key, differences of the perturbed runs so far.
     """
 
-    def __init__(self, request: Request) -> None:
-        """Computes all of it.
-
-        Raises:
-          ConfigError: the model is invalid.
-          EngineError: a loss is NaN or Inf.
-        """
-        self._config = request.config
-        self._reference = make_reference(request)
-        self._noise = self._reference.noise
-        trained = self._reference.train(self._config.verify.steps, seconds=self._config.verify.seconds)
-        losses = trained["loss"]
-        bad = np.flatnonzero(~np.isfinite(losses))
-        if len(bad):
-            raise EngineError(
-                f"verify failed: the loss on one device is {losses[bad[0]]} at step {bad[0] + 1}, so later "
-                "steps can't be compared; lower optimizer.learning_rate or verify.steps"
-            )
-        self._steps = len(losses)
-        self._states = self._reference.points(trained)
-        self.arrays = in_float32({**trained, **self._states, **self._reference.at_points(self._states)})
-        # One run at a time: the arrays of several runs of a large model may not fit in memory.
-        self.spread = spread(self.arrays, map(self._perturbed, range(1, PERTURBED_RUNS + 1)))
-
-    def _perturbed(self, seed: int) -> dict[str, Array]:
-        trained = self._reference.train(self._steps, self._noise, seed)
-        return {**trained, **self._reference.at_points(self._states, self._noise, seed)}
+    request: Request
+    reference: Reference
+    arrays: dict[str, Array]
+    spread: dict[str, Array]
 
     def compared_with(self, arrays: Mapping[str, Array]) -> Verification:
         """Returns how the mesh's arrays compare.
@@ -203,31 +185,43 @@ class OneDevice:
         if not failed_kinds or not failed_kinds <= FROM_THE_START:
             return verification
         seeds = range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS)
-        runs = (self._reference.train(self._steps, self._noise, seed) for seed in seeds)
-        for key, value in spread(self.arrays, runs).items():
+        for key, value in spread(self.arrays, map(self.reference.train, seeds)).items():
             self.spread[key] = np.maximum(self.spread[key], value)
         return self.verification(arrays)
 
     def verification(self, arrays: Mapping[str, Array]) -> Verification:
         """Returns how the mesh's arrays compare with the perturbed runs so far."""
-        terms = self._reference.longest_sum
-        precision = self._reference.precision
-        storage = storage_rounding(self._config.engine.state)
-        sums = noise_of_sums(terms, precision)
+        rounding = self.reference.rounding
         try:
-            checks = compare(self.arrays, self.spread, in_float32(arrays), self._noise, sums, storage)
+            checks = compare(self.arrays, self.spread, in_float32(arrays), rounding)
         except ValueError as error:
             raise EngineError(f"verify failed: {error}") from error
-        return Verification(
-            checks=tuple(checks),
-            steps=self._steps,
-            mesh=mesh.describe(self._config.mesh.axes),
-            terms=terms,
-            noise=self._noise,
-            precision=precision,
-            storage=storage,
-            requested_steps=self._config.verify.steps,
+        axes = mesh.describe(self.request.config.mesh.axes)
+        return Verification(tuple(checks), self.request.batches.steps, axes, self.reference.longest_sum, rounding)
+
+
+def computed(request: Request) -> OneDevice:
+    """Trains on one device, as often as its perturbed runs need.
+
+    Raises:
+      ConfigError: the model is invalid.
+      EngineError: a loss is NaN or Inf.
+    """
+    reference = make_reference(request)
+    trained = reference.train()
+    losses = trained["loss"]
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if len(bad):
+        raise EngineError(
+            f"verify failed: the loss on one device is {losses[bad[0]]} at step {bad[0] + 1}, so later "
+            "steps can't be compared; lower optimizer.learning_rate or verify.steps"
         )
+    states = reference.points(trained)
+    arrays = in_float32({**trained, **states, **reference.at_points(states)})
+    # One run at a time: the arrays of several runs of a large model may not fit in memory.
+    seeds = range(1, PERTURBED_RUNS + 1)
+    runs = ({**reference.train(seed), **reference.at_points(states, seed)} for seed in seeds)
+    return OneDevice(request, reference, arrays, spread(arrays, runs))
 
 
 if __name__ == "__main__":

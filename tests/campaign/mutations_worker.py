@@ -19,14 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.errors import ConfigError, DataError, EngineError
 from runner.verify import worker
 from runner.verify.on_mesh import train
 from runner.verify.report import Verification
 from runner.verify.request import Request
-from runner.verify.worker import OneDevice
 from tests.campaign.mutations_hooks import Hooks
 from tests.campaign.mutations_table import MUTATIONS
 
@@ -63,8 +61,8 @@ def culprits(found: Verification) -> tuple[str, ...]:
 class _Scene:
     """One device's arrays, the request and those of the sound mesh."""
 
-    def __init__(self, config: RunConfig, request: Request) -> None:
-        self._config, self._request, self._one_device = config, request, OneDevice(request)
+    def __init__(self, request: Request) -> None:
+        self._config, self._request, self._one_device = request.config, request, worker.computed(request)
         self._sound: dict[str, Array] = {}
 
     def tried(self, name: str) -> dict[str, Any]:
@@ -121,8 +119,7 @@ def main() -> None:
     """Runs the jobs of a scene, one after the other."""
     folder = Path(sys.argv[1])
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    config = worker.build_config(folder)
-    scene = _Scene(config, worker.prepared(config))
+    scene = _Scene(worker.prepared(folder))
     for number, name in enumerate(json.loads((folder / JOBS).read_text())):
         begun = time.monotonic()
         told = _told(scene, name)

@@ -16,7 +16,7 @@ from unittest import mock
 from runner.config.schema import VerifyConfig
 from runner.verify.on_mesh import train
 from runner.verify.request import Request
-from runner.verify.worker import OneDevice
+from runner.verify.worker import computed
 from tests.campaign.mutations_worker import suspects
 from tests.engine import own_step_worker
 
@@ -62,7 +62,7 @@ def main() -> None:
     from runner.engine.jax.own_step.engine import Functions, OwnStep
 
     request = Request(config, own_step_worker.spec(config), own_step_worker.STEPS, own_step_worker.batches())
-    one_device = OneDevice(request)
+    one_device = computed(request)
 
     def later(sound: Any) -> Any:
         return lambda self, purpose, number: sound(self, purpose, number + 1)

@@ -8,7 +8,7 @@ import pytest
 from runner.data.base import Array
 from runner.verify import worker
 from runner.verify.request import Request
-from runner.verify.rounding import noise
+from runner.verify.rounding import rounding_of
 from tests.configs import with_keys
 from tests.engine import cases
 from tests.verify.test_compare import run
@@ -20,12 +20,12 @@ SHIFT = 1e-3
 class Reference:
     """One device whose first perturbed runs differ less from it than the later ones."""
 
-    longest_sum, precision, noise = 128, "float32", noise(128)
+    longest_sum, rounding = 128, rounding_of(128)
 
     def __init__(self) -> None:
         self.seeds: list[int] = []
 
-    def train(self, _: int, __: float = 0.0, seed: int = 0, **___: object) -> dict[str, Array]:
+    def train(self, seed: int = 0) -> dict[str, Array]:
         self.seeds.append(seed)
         return run(seed, SHIFT if seed > worker.PERTURBED_RUNS else 1e-5) if seed else run()
 
@@ -52,7 +52,7 @@ def test_what_more_runs_of_one_device_do_too_is_no_difference(
     mesh = run()
     mesh[key] += np.float32(factor * SHIFT)
     config = with_keys(cases.config({"batch": 2}), {"verify.steps": STEPS})
-    one_device = worker.OneDevice(Request(config, cases.data(), STEPS, cases.batches(1, 2)))
+    one_device = worker.computed(Request(config, cases.data(), STEPS, cases.batches(1, 2)))
     found = one_device.compared_with(mesh)
     assert reference.seeds == list(range(runs + 1))
     assert (found.verdict == "mismatch") == differs

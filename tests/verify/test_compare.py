@@ -10,7 +10,7 @@ import pytest
 
 from runner.verify.compare import FACTOR, ULPS, Check, at_ranks, compare, spread
 from runner.verify.report import Verification
-from runner.verify.rounding import noise, storage_rounding
+from runner.verify.rounding import Rounding, rounding_of
 
 EPSILON = float(np.finfo(np.float32).eps)
 Arrays = dict[str, np.ndarray]
@@ -31,9 +31,14 @@ def run(seed: int = 0, shift: float = 0.0, steps: int = 3) -> Arrays:
     return found
 
 
-def checks(mesh: Arrays, noise_shift: float = 1e-5) -> dict[str, Check]:
-    perturbed_runs = [run(seed, noise_shift) for seed in (1, 2, 3)]
-    return {check.name: check for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0)}
+def perturbed(shift: float = 1e-5) -> list[Arrays]:
+    return [run(seed, shift) for seed in (1, 2, 3)]
+
+
+def checks(mesh: Arrays, runs: list[Arrays] | None = None, single: Arrays | None = None) -> dict[str, Check]:
+    single = run() if single is None else single
+    runs = perturbed() if runs is None else runs
+    return {check.name: check for check in compare(single, spread(single, runs), mesh, Rounding(0.0))}
 
 
 def failed(found: dict[str, Check]) -> set[str]:
@@ -61,34 +66,34 @@ def test_a_run_a_hundred_times_as_far_off_as_the_perturbed_runs_fails_everywhere
 
 
 def test_one_wild_entry_of_a_perturbed_run_does_not_hide_that_most_entries_are_off() -> None:
-    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs = perturbed()
     perturbed_runs[0]["final/d1/kernel"][3, 3] += 1.0
     mesh = run()
     mesh["final/d1/kernel"] += 1e-3
-    found = {check.name: check for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0)}
+    found = checks(mesh, perturbed_runs)
     assert failed(found) == {"d1/kernel"}
     assert found["d1/kernel"].rank != "all"
 
 
 def test_an_entry_that_is_wild_in_a_perturbed_run_too_is_allowed_and_another_is_not() -> None:
-    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs = perturbed()
     perturbed_runs[1]["final/d1/kernel"][3, 3] += 0.1
     mesh = run()
     mesh["final/d1/kernel"][5, 5] += 0.1
-    assert all(check.passed for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0))
+    assert failed(checks(mesh, perturbed_runs)) == set()
     mesh["final/d1/kernel"][5, 5] += 0.4
-    found = {check.name: check for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0)}
+    found = checks(mesh, perturbed_runs)
     assert failed(found) == {"d1/kernel"}
     assert found["d1/kernel"].rank == "all"
 
 
 @pytest.mark.parametrize("share", [0.02, 0.12, 0.6])
 def test_a_part_of_the_entries_is_enough_to_fail(share: float) -> None:
-    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs = perturbed()
     mesh = run()
     entries = mesh["gradient/d1/kernel"].reshape(-1)
     entries[: int(share * entries.size)] *= 2
-    found = {check.name: check for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0)}
+    found = checks(mesh, perturbed_runs)
     assert failed(found) == {"gradient/d1/kernel"}
     assert found["gradient/d1/kernel"].ratio > 1000
 
@@ -117,9 +122,9 @@ def test_what_is_not_finite_fails(key: str, value: float) -> None:
 
 
 def test_a_perturbed_run_that_is_not_finite_allows_nothing() -> None:
-    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs = perturbed()
     perturbed_runs[0]["final/d1/kernel"][:] = np.nan
-    found = {check.name: check for check in compare(run(), spread(run(), perturbed_runs), run(4, 1e-5), 0.0)}
+    found = checks(run(4, 1e-5), perturbed_runs)
     assert failed(found) == {"d1/kernel"}
 
 
@@ -128,10 +133,10 @@ def test_where_one_device_differs_from_itself_by_half_a_training_from_the_start_
     mesh["optimizer/m/d1/kernel"][0, 0] *= 100
     mesh["gradient/d1/kernel"][0, 0] *= 100  # of the first step, which is no chaos
     assert failed(checks(mesh)) == {"optimizer/m/d1/kernel", "gradient/d1/kernel"}
-    assert failed(checks(mesh, noise_shift=1.0)) == {"optimizer/m/d1/kernel", "gradient/d1/kernel"}
-    assert failed(checks(mesh, noise_shift=4.0)) == {"gradient/d1/kernel"}
+    assert failed(checks(mesh, perturbed(1.0))) == {"optimizer/m/d1/kernel", "gradient/d1/kernel"}
+    assert failed(checks(mesh, perturbed(4.0))) == {"gradient/d1/kernel"}
     mesh["final/d1/kernel"][0, 0] = np.nan
-    assert failed(checks(mesh, noise_shift=4.0)) == {"d1/kernel", "gradient/d1/kernel"}
+    assert failed(checks(mesh, perturbed(4.0))) == {"d1/kernel", "gradient/d1/kernel"}
 
 
 def test_without_perturbed_runs_differences_a_few_ulps_are_allowed_and_no_more() -> None:
@@ -139,11 +144,11 @@ def test_without_perturbed_runs_differences_a_few_ulps_are_allowed_and_no_more()
     for ulps, passes in ((ULPS * 0.9, True), (ULPS * 1.5, False)):
         mesh = run()
         mesh["gradient/d1/kernel"][0, 0] += ulps * EPSILON * largest
-        assert checks(mesh, noise_shift=0.0)["gradient/d1/kernel"].passed == passes
+        assert checks(mesh, perturbed(0.0))["gradient/d1/kernel"].passed == passes
 
 
 def test_a_check_says_which_relative_error_it_would_have_seen() -> None:
-    sharp, blunt = checks(run())["d1/kernel"].resolution, checks(run(), noise_shift=0.1)["d1/kernel"].resolution
+    sharp, blunt = checks(run())["d1/kernel"].resolution, checks(run(), perturbed(0.1))["d1/kernel"].resolution
     assert sharp < 1e-3
     assert blunt > 1
 
@@ -156,7 +161,7 @@ def test_what_is_kept_in_bfloat16_may_differ_by_an_ulp_of_each_entry_and_no_more
 
     def ratio(moved: float, state: str) -> float:
         mesh = start | {"final/d1/kernel": weights + np.asarray([0.0, moved, moved, moved], np.float32)}
-        found = compare(single, still, mesh, 0.0, storage=storage_rounding(state))
+        found = compare(single, still, mesh, rounding_of(0, state=state))
         return next(check.ratio for check in found if check.kind == "parameter")
 
     assert ratio(2.0**-16, "bfloat16") < 1 < ratio(2.0**-16, "master")
@@ -168,12 +173,9 @@ def test_whole_numbers_are_compared_exactly() -> None:
     for key in ("initial/bn/mean", "final/bn/mean"):
         held[key] = np.arange(10, dtype=np.int32)
         moved[key] = np.arange(10, dtype=np.int32)
-    found = compare(held, spread(held, [held]), moved, 1e-3)
-    assert all(check.passed for check in found)
+    assert failed(checks(moved, [held], held)) == set()
     moved["final/bn/mean"][3] += 1
-    assert [check.name for check in compare(held, spread(held, [held]), moved, 1e-3) if not check.passed] == [
-        "bn/mean"
-    ]
+    assert failed(checks(moved, [held], held)) == {"bn/mean"}
 
 
 def test_arrays_that_one_side_lacks_or_has_in_another_shape_are_named() -> None:
@@ -194,8 +196,8 @@ def test_ranks_are_the_largest_difference_of_that_share_of_entries() -> None:
 
 
 def test_the_noise_grows_with_the_root_of_the_longest_sum() -> None:
-    assert noise(128) == pytest.approx(4 * EPSILON * math.sqrt(128))
-    assert noise(512) == pytest.approx(2 * noise(128))
+    assert rounding_of(128).noise == pytest.approx(4 * EPSILON * math.sqrt(128))
+    assert rounding_of(512).noise == pytest.approx(2 * rounding_of(128).noise)
 
 
 def test_a_batch_statistic_may_differ_by_the_noise_of_its_own_sum() -> None:
@@ -203,12 +205,12 @@ def test_a_batch_statistic_may_differ_by_the_noise_of_its_own_sum() -> None:
     for share, passes in ((0.5, True), (2.0, False)):
         mesh = run()
         mesh["final/bn/mean"] += share * 1e-3 * moved
-        found = {check.name: check for check in compare(run(), spread(run(), [run()]), mesh, 1e-3)}
+        found = {check.name: check for check in compare(run(), spread(run(), [run()]), mesh, Rounding(1e-3))}
         assert failed(found) == (set() if passes else {"bn/mean"})
 
 
 def report(mesh: Arrays) -> Verification:
-    return Verification(tuple(checks(mesh).values()), 3, "batch=8", 128, noise(128))
+    return Verification(tuple(checks(mesh).values()), 3, "batch=8", 128, rounding_of(128))
 
 
 def test_the_verdict_names_what_failed_first_and_the_worst_of_each_kind() -> None:

@@ -8,6 +8,7 @@ import pytest
 from runner.data.base import WEIGHT
 from runner.verify.compare import compare, spread
 from runner.verify.request import Request
+from runner.verify.rounding import Rounding
 from tests.configs import with_keys
 from tests.engine import cases
 
@@ -52,6 +53,6 @@ def test_a_step_that_other_padding_changes_fails_by_the_variable() -> None:
     sides |= {f"point1/end/{path}": value for path, value in end.items()}
     again = {f"padding/{path}": value for path, value in end.items()}
     again["padding/optimizer/m/d1/kernel"] = np.nextafter(np.zeros(3, np.float32), np.float32(1))
-    checks = compare(sides, spread(sides, [sides]), sides | again, 0.0)
+    checks = compare(sides, spread(sides, [sides]), sides | again, Rounding(0.0))
     assert [check.passed for check in checks if check.kind == "padding"] == [True, False]
     assert [check.variable for check in checks if not check.passed] == ["d1/kernel"]

@@ -8,7 +8,7 @@ import pytest
 from runner.verify import points
 from runner.verify.compare import Check, compare, spread
 from runner.verify.report import Verification
-from runner.verify.rounding import gradients_with_noise
+from runner.verify.rounding import Rounding, gradients_with_noise
 from runner.verify.verdict import NEAR, SENSITIVITY, sensitivities, verdict_of
 
 NOISE = 1e-5
@@ -68,7 +68,7 @@ def a_run(gradients: Arrays, factor: dict[str, float] | None = None, noise: floa
     """Returns arrays of a run whose gradients at its only point are scaled, with noise as a perturbed run's are."""
     found = {path: (gradient * (factor or {}).get(path, 1.0)) for path, gradient in gradients.items()}
     if noise:
-        found = gradients_with_noise(found, noise, np.random.default_rng(seed))
+        found = gradients_with_noise(found, Rounding(noise), np.random.default_rng(seed))
     start = weights()
     made = {"loss": np.ones(1, np.float32), "point0/loss": np.ones(1, np.float32), "point0/step": np.asarray(0)}
     for path, value in start.items():
@@ -76,6 +76,10 @@ def a_run(gradients: Arrays, factor: dict[str, float] | None = None, noise: floa
         made |= {f"point0/start/{path}": value, f"point0/gradient/{path}": found[path].astype(np.float32)}
         made[f"point0/end/{path}"] = (value - 0.1 * found[path]).astype(np.float32)
     return made
+
+
+def compared(reference: Arrays, twins: list[Arrays], mesh: Arrays, noise: float = NOISE) -> list[Check]:
+    return compare(reference, spread(reference, twins), mesh, Rounding(noise))
 
 
 def gradients() -> Arrays:
@@ -93,7 +97,7 @@ def judged(given: Arrays, factor: dict[str, float] | None = None, moved: float |
         for seed, twin in enumerate(twins):
             other = np.abs(bias).max() * np.random.default_rng(seed).uniform(-1, 1, bias.shape)
             twin["point0/tiny/conv/bias"] = (bias + moved * (other - bias)).astype(np.float32)
-    return compare(reference, spread(reference, twins), a_run(given, factor), NOISE)
+    return compared(reference, twins, a_run(given, factor))
 
 
 def test_gradients_that_agree_are_verified_and_each_variable_has_its_resolution() -> None:
@@ -119,9 +123,9 @@ def test_a_size_off_by_less_than_the_noise_of_each_entry_is_seen() -> None:
     mesh = a_run(given)
     path = "point0/gradient/conv/kernel"
     mesh[path] = (mesh[path] * (1 + 0.02 * rng.normal(size=mesh[path].shape))).astype(np.float32)
-    assert all(check.passed for check in compare(a_run(given), spread(a_run(given), twins), mesh, 1e-4))
+    assert all(check.passed for check in compared(a_run(given), twins, mesh, 1e-4))
     mesh[path] *= 1.1
-    (found,) = [check for check in compare(a_run(given), spread(a_run(given), twins), mesh, 1e-4) if not check.passed]
+    (found,) = [check for check in compared(a_run(given), twins, mesh, 1e-4) if not check.passed]
     assert (found.name, found.rank) == (path, "size")
 
 
@@ -157,10 +161,9 @@ def test_the_remainder_of_a_zero_gradient_is_compared_by_its_entries_and_not_by_
 def test_a_variable_whose_errors_rounding_hides_is_inconclusive_and_named_with_the_reason() -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]
-    held = spread(a_run(given), twins)
-    found = compare(a_run(given), held, a_run(given, {"conv/bias": 1.08}), NOISE)
+    found = compared(a_run(given), twins, a_run(given, {"conv/bias": 1.08}))
     assert verdict_of(found) == "inconclusive"
-    report = Verification(tuple(found), 1, "batch=8", 128, NOISE)
+    report = Verification(tuple(found), 1, "batch=8", 128, Rounding(NOISE))
     assert "not sensitive: conv/bias (rounding hides errors of its gradient" in report.line()
     (blunt,) = [each for each in report.variables if not each.is_verified]
     assert blunt.resolution > SENSITIVITY
@@ -170,12 +173,11 @@ def test_a_variable_whose_errors_rounding_hides_is_inconclusive_and_named_with_t
 def test_errors_that_rounding_may_hide_are_detected_where_both_sides_are_near_and_only_there(factor: float) -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": share}) for share in (-1.5, 2.0, 4.0)]
-    held = spread(a_run(given), twins)
-    near = compare(a_run(given), held, a_run(given, {"conv/bias": 1.0001}), NOISE)
+    near = compared(a_run(given), twins, a_run(given, {"conv/bias": 1.0001}))
     assert verdict_of(near) == "verified"
     known = {each.variable: each for each in sensitivities(near)}
     assert NEAR < known["conv/bias"].resolution < 1.1 * NEAR
-    off = compare(a_run(given), held, a_run(given, {"conv/bias": factor}), NOISE)
+    off = compared(a_run(given), twins, a_run(given, {"conv/bias": factor}))
     assert all(check.passed for check in off)
     assert verdict_of(off) == "inconclusive"
 
@@ -196,7 +198,7 @@ def still(run: Arrays, path: str) -> Arrays:
 def test_what_no_step_moves_is_not_verified() -> None:
     reference = still(a_run(gradients()), "conv/kernel")
     twins = [still(a_run(gradients(), noise=NOISE, seed=seed), "conv/kernel") for seed in (1, 2, 3)]
-    found = compare(reference, spread(reference, twins), reference, NOISE)
+    found = compared(reference, twins, reference)
     assert all(check.passed for check in found)
     known = {each.variable: each.why for each in sensitivities(found)}
     assert known == {
@@ -213,13 +215,13 @@ def test_a_frozen_weight_is_equal_and_may_not_move() -> None:
 
     reference = frozen(a_run(gradients()))
     twins = [frozen(a_run(gradients(), noise=NOISE, seed=seed)) for seed in (1, 2, 3)]
-    assert verdict_of(compare(reference, spread(reference, twins), reference, NOISE)) == "verified"
+    assert verdict_of(compared(reference, twins, reference)) == "verified"
     mesh = reference | {"point0/end/conv/kernel": reference["point0/end/conv/kernel"] * np.float32(1 + 0.3 * NOISE)}
-    (found,) = [check for check in compare(reference, spread(reference, twins), mesh, NOISE) if not check.passed]
+    (found,) = [check for check in compared(reference, twins, mesh) if not check.passed]
     assert (found.name, found.kind) == ("point0/end/conv/kernel", "update")
 
 
 def test_without_a_point_nothing_is_verified() -> None:
     given = gradients()
     bare = {key: value for key, value in a_run(given).items() if not points.is_of_point(key)}
-    assert verdict_of(compare(bare, spread(bare, [bare]), bare, NOISE)) == "inconclusive"
+    assert verdict_of(compared(bare, [bare], bare)) == "inconclusive"

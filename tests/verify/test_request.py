@@ -9,9 +9,10 @@ from runner.config.schema import DatasetConfig, RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT, Array, Dataset
 from runner.data.workers import Workers
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.train import feed
-from runner.verify.request import Request, make_request
+from runner.verify.request import Request, first_batches
 from tests.configs import with_keys
 from tests.engine import cases
 
@@ -24,6 +25,12 @@ def digits() -> Dataset:
 def config(**dataset: object) -> RunConfig:
     made = cases.config({"batch": 2})
     return with_keys(made, {"dataset": DatasetConfig(name="digits", batch_size=64, **dataset)})  # type: ignore[arg-type]
+
+
+def make_request(made: RunConfig, data: Dataset) -> Request:
+    task = make_task(made.task, data.specs, data.train)
+    batches = first_batches(made.dataset, made.trainer, made.verify.steps, data.train, task)
+    return Request(made, DataSpec(task.arrays, task), 0, batches)
 
 
 def trained_on(made: RunConfig, data: Dataset, epochs: int, steps: int) -> list[Array]:
@@ -49,7 +56,6 @@ def test_the_batches_are_trainings_first_across_epochs(digits: Dataset, remainde
     got = [np.stack(pair) for pair in zip(arrays["label"], arrays[WEIGHT], strict=True)]
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(request.batches.weights, arrays[WEIGHT])
-    assert request.total_steps == made.trainer.epochs * per_epoch
     assert (request.batches.weights[22].sum() < 64) == (remainder == "pad")
 
 
