@@ -30,6 +30,7 @@ from runner.config.schema import RunConfig, VerifyConfig
 from runner.engine import devices, registry
 from runner.errors import ConfigError, EngineError
 from runner.host import stages
+from runner.host.libraries import installed
 from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.plan.checks import warnings as config_warnings
@@ -46,6 +47,8 @@ from runner.verify.worker import REQUEST, result_file
 # The module of the child process; tests put another in its place.
 WORKER = "runner.verify.worker"
 LOG = "verify.log"
+# A verdict is about these versions, which verify.json lists.
+_PACKAGES = (*registry.distributions(), "numpy", "runner")
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -114,7 +117,7 @@ def _record(report: Verification | None, failure: str, folder: Path, tracker: Tr
     """
     if report is not None:
         with spared(f"verify.json in {folder}"):
-            tracker.log_artifact(report.write(folder))
+            tracker.log_artifact(report.write(folder, installed(_PACKAGES)))
         is_verified = report.verdict == "verified"
         tracker.set_tags({"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict})
         tracker.log_metrics(0, report.metrics())

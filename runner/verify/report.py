@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -13,16 +13,11 @@ from pathlib import Path
 from rich.console import Group
 
 from runner.console import Column, fitted
-from runner.engine import registry
-from runner.host.libraries import installed
-from runner.plan.table import WIDTH
 from runner.verify import points
 from runner.verify.compare import FACTOR, ULPS, Check
 from runner.verify.rounding import Rounding
 from runner.verify.verdict import Sensitivity, Verdict, percent, sensitivities, verdict_of
 
-# A verdict is about these versions, which verify.json lists.
-_PACKAGES = (*registry.distributions(), "numpy", "runner")
 # Variables that a line lists by name: more make it too long to read, and verify.json has them all.
 _MAX_NAMES = 3
 _COLUMNS = (
@@ -176,12 +171,11 @@ class Verification:
             "noise": self.rounding.noise,
             "longest_sum": self.terms,
             "tolerance": self.basis(),
-            "versions": installed(_PACKAGES),
             "variables": variables,
             "checks": checks,
         }
 
-    def table(self, width: int = WIDTH) -> Group:
+    def table(self, width: int) -> Group:
         """Returns the terminal's table: the losses, and of each variable the check with the largest ratio."""
         by_path = {variable.variable: variable for variable in self.variables}
         rows = []
@@ -196,10 +190,10 @@ class Verification:
         title = f"{self.mesh} compared with one device, {self.steps} steps"
         return fitted(_COLUMNS, rows, width, title=title, styles=styles)
 
-    def write(self, folder: Path) -> Path:
-        """Writes verify.json and returns its path."""
+    def write(self, folder: Path, versions: Mapping[str, str]) -> Path:
+        """Writes verify.json, with the versions of the packages that computed, and returns its path."""
         path = folder / "verify.json"
-        path.write_text(json.dumps(self.content(), indent=2) + "\n")
+        path.write_text(json.dumps(self.content() | {"versions": versions}, indent=2) + "\n")
         return path
 
 

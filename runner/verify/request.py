@@ -55,9 +55,7 @@ class Request:
 
     def batch_of(self, step: int) -> HostBatches:
         """Returns the batch of one step alone."""
-        rows = slice(step, step + 1)
-        arrays = {name: array[rows] for name, array in self.batches.arrays.items()}
-        return HostBatches(arrays, self.batches.weights[rows], 1)
+        return self._stack(step, 1)
 
     def evaluation(self, step: int) -> list[HostBatches]:
         """Returns a step's first examples in batches, as an evaluation of a split of these examples would have them.

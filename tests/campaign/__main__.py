@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.campaign import fuzz, mutations
-from tests.campaign.base import tell
+from tests.campaign.base import Case, tell
+
+_ONLY = ("engine", "network", "setting", "mutation")
 
 
 def main() -> int:
@@ -23,7 +25,7 @@ def main() -> int:
         "--cases", "--sample", type=int, default=0, help="how many cases; mutations: a scene; else all"
     )
     parser.add_argument("--seed", type=int, default=0, help="decides what the cases are")
-    for key in asdict(mutations.Options()):
+    for key in _ONLY:
         parser.add_argument(f"--{key}", default="", help=f"mutations: the only {key}, else all")
     chosen = parser.parse_args()
     broken = 0
@@ -32,10 +34,15 @@ def main() -> int:
             cases = fuzz.run(chosen.cases or fuzz.CASES, chosen.seed, Path(folder, "fuzz"))
             broken += tell("fuzz", cases, sys.stdout)
         if chosen.name != "fuzz":
-            options = mutations.Options(**{key: getattr(chosen, key) for key in asdict(mutations.Options())})
+            only = {key: getattr(chosen, key) for key in _ONLY}
             found: list[mutations.Result] = []
-            cases = mutations.cases(mutations.results(chosen.cases, chosen.seed, Path(folder), options), found)
-            broken += tell("mutations", cases, sys.stdout)
+
+            def tried() -> Iterator[Case]:
+                for result in mutations.results(chosen.cases, chosen.seed, Path(folder), **only):
+                    found.append(result)
+                    yield result.case()
+
+            broken += tell("mutations", tried(), sys.stdout)
             mutations.report(found, sys.stdout)
     return 1 if broken else 0
 

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -41,28 +41,12 @@ _LONGEST_S = 400.0  # that a side may take
 
 
 @dataclass(frozen=True)
-class Try:
-    """One run of a mesh, and what must come of it.
-
-    Attributes:
-      mutation: what breaks the mesh; None: nothing does, and it must be verified.
-    """
-
-    mutation: Mutation | None = None
-
-    @property
-    def name(self) -> str:
-        """Returns the mutation in words."""
-        return "nothing broken" if self.mutation is None else self.mutation.name
-
-
-@dataclass(frozen=True)
 class Result:
     """What came of a try.
 
     Attributes:
       scene: engine, network and setting in words.
-      tried: what was run.
+      mutation: what broke the mesh; None: nothing did, and it must be verified.
       outcome: `verified`, `inconclusive`, `mismatch`, `equivalent` (the same as the sound run to the last bit), or
         how it failed.
       aimed: path of the variable that the mutation is aimed at; empty: none.
@@ -72,7 +56,7 @@ class Result:
     """
 
     scene: str
-    tried: Try
+    mutation: Mutation | None
     outcome: str
     aimed: str = ""
     first: Sequence[str] = ()
@@ -82,53 +66,39 @@ class Result:
     @property
     def held(self) -> bool:
         """Tells whether it is as it must be."""
-        if self.tried.mutation is None:
+        if self.mutation is None:
             return self.outcome == "verified"
-        wanted = self.tried.mutation.named or re.escape(self.aimed)
+        wanted = self.mutation.named or re.escape(self.aimed)
         is_named = not wanted or any(re.fullmatch(wanted, name) for name in (self.first if self.aimed else self.named))
         return self.outcome == "equivalent" or (self.outcome in ("mismatch", "inconclusive") and is_named)
+
+    @property
+    def name(self) -> str:
+        """Returns the mutation in words."""
+        return "nothing broken" if self.mutation is None else self.mutation.name
 
     def case(self) -> Case:
         """Returns the campaign's case."""
         aimed = f" ({self.aimed})" if self.aimed else ""
         shown = ", ".join(self.first[:4]) + (", ..." if len(self.first) > 4 else "")
-        return Case(
-            f"{self.scene}: {self.tried.name}{aimed}", self.held, f"{self.outcome}: {shown}  {self.seconds:.0f} s"
-        )
+        return Case(f"{self.scene}: {self.name}{aimed}", self.held, f"{self.outcome}: {shown}  {self.seconds:.0f} s")
 
 
-@dataclass
-class Options:
-    """What the command line chooses; empty: all.
-
-    Attributes:
-      engine: name of the only engine.
-      network: likewise.
-      setting: likewise.
-      mutation: regular expression that is found in the names of mutations.
-    """
-
-    engine: str = ""
-    network: str = ""
-    setting: str = ""
-    mutation: str = ""
-
-
-def _drawn(network: str, setting: str, pattern: str, cases: int, seed: str) -> list[Try]:
+def _drawn(network: str, setting: str, pattern: str, cases: int, seed: str) -> list[Mutation | None]:
     """Returns the tries of a scene: the sound engine first and last, and the drawn mutations between them."""
     fitting = [each for each in MUTATIONS if network in each.networks and setting in each.settings]
     broken = [each for each in fitting if re.search(pattern, each.name)]
     if cases and cases < len(broken):
         drawn = random.Random(seed).sample(range(len(broken)), cases)
         broken = [broken[number] for number in sorted(drawn)]
-    return [Try(), *map(Try, broken), Try()] if broken else [Try()]
+    return [None, *broken, None] if broken else [None]
 
 
-def _scene(engine: str, config: RunConfig, name: str, tries: list[Try], folder: Path) -> Iterator[Result]:
+def _scene(engine: str, config: RunConfig, name: str, tries: list[Mutation | None], folder: Path) -> Iterator[Result]:
     """Runs the single device, then the mesh for each try, and yields what came of it."""
     (folder / REQUEST).write_text(json.dumps(asdict(config)))
     while tries:
-        names = [each.mutation.name if each.mutation else "" for each in tries]
+        names = [mutation.name if mutation else "" for mutation in tries]
         (folder / JOBS).write_text(json.dumps(names))
         done = 0
         for line in _lines(engine, folder):
@@ -171,33 +141,30 @@ def config_of(network: str, engine: str, setting: str) -> RunConfig:
         return convert(compose("config", overrides=networks.overrides(network, engine, setting)))
 
 
-def results(cases: int, seed: int, folder: Path, options: Options) -> Iterator[Result]:
+def results(
+    cases: int, seed: int, folder: Path, *, engine: str = "", network: str = "", setting: str = "", mutation: str = ""
+) -> Iterator[Result]:
     """Tries mutations, one scene after another, and yields what came of each.
 
     Args:
       cases: how many of each scene, drawn by the seed, beside the sound runs; 0: all.
       seed: of the draw.
       folder: an empty one.
-      options: what is tried.
+      engine: name of the only one; empty: all.
+      network: likewise.
+      setting: likewise.
+      mutation: regular expression that is found in the names of mutations.
     """
-    wanted = (options.network, options.engine, options.setting)
+    wanted = (network, engine, setting)
     for scene in networks.scenes():
         if any(want and want != has for want, has in zip(wanted, scene, strict=True)):
             continue
         place = folder / "-".join(scene)
         place.mkdir()
-        network, engine, setting = scene
-        name = f"{engine} {network} {setting}"
-        tries = _drawn(network, setting, options.mutation, cases, f"{seed} {name}")
-        yield from _scene(engine, config_of(*scene), name, tries, place)
+        name = f"{scene[1]} {scene[0]} {scene[2]}"
+        tries = _drawn(scene[0], scene[2], mutation, cases, f"{seed} {name}")
+        yield from _scene(scene[1], config_of(*scene), name, tries, place)
         shutil.rmtree(place)
-
-
-def cases(found: Iterable[Result], kept: list[Result]) -> Iterator[Case]:
-    """Yields the case of each result, and keeps the result for `report`."""
-    for result in found:
-        kept.append(result)
-        yield result.case()
 
 
 def report(found: Sequence[Result], out: TextIO) -> None:
@@ -205,18 +172,18 @@ def report(found: Sequence[Result], out: TextIO) -> None:
     rows: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for each in found:
         outcome = each.outcome if each.outcome in ("verified", "inconclusive", "mismatch", "equivalent") else "failed"
-        rows[each.tried.name][outcome] += 1
-        rows[each.tried.name]["amiss"] += not each.held
+        rows[each.name][outcome] += 1
+        rows[each.name]["amiss"] += not each.held
     columns = ("mismatch", "inconclusive", "equivalent", "verified", "failed", "amiss")
     print(f"\n{'mutation':44}" + "".join(f"{column:>12}" for column in columns), file=out)
     for name, row in rows.items():
         print(f"{name:44}" + "".join(f"{row[column] or '':>12}" for column in columns), file=out)
-    broken = [each for each in found if each.tried.mutation]
+    broken = [each for each in found if each.mutation]
     counted = [each for each in broken if each.outcome != "equivalent"]
     caught = sum(each.held for each in counted)
-    sound = [each for each in found if not each.tried.mutation]
+    sound = [each for each in found if not each.mutation]
     print(
-        f"{len({each.tried.name for each in counted})} ways to break an engine, tried {len(counted)} times: "
+        f"{len({each.name for each in counted})} ways to break an engine, tried {len(counted)} times: "
         f"{caught} caught, {len(counted) - caught} slipped through; {len(broken) - len(counted)} changed nothing, "
         f"to the last bit; sound engines: {sum(each.held for each in sound)} of {len(sound)} verified",
         file=out,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import sys
 import threading
@@ -110,15 +109,10 @@ def _told(scene: _Scene, name: str) -> dict[str, Any]:
         return {"outcome": f"raised: {type(error).__name__}: {error}"[:500]}
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
-
-
 def main() -> None:
     """Runs the jobs of a scene, one after the other."""
     folder = Path(sys.argv[1])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=worker._end_with_parent, daemon=True).start()
     scene = _Scene(worker.prepared(folder))
     for number, name in enumerate(json.loads((folder / JOBS).read_text())):
         begun = time.monotonic()

@@ -9,39 +9,36 @@ from typing import Any
 from runner.verify import worker
 
 
-def larger_gradient() -> None:
-    """Takes the gradient of d2/kernel for a third larger, in the engine `jax`."""
+def _scaled(shape: tuple[int, ...], factor: float) -> None:
+    """Takes the gradient of a shape times a factor, in the engine `jax`."""
     from runner.engine.jax.step import Step
 
     sound = Step.gradients
 
     def gradients(self: Any, *given: Any) -> Any:
         found, beside = sound(self, *given)
-        return [g * 1.3333 if g.shape == (128, 10) else g for g in found], beside
+        return [g * factor if g.shape == shape else g for g in found], beside
 
     Step.gradients = gradients  # type: ignore[method-assign]
+
+
+def larger_gradient() -> None:
+    """Takes the gradient of d2/kernel for a third larger, in the engine `jax`."""
+    _scaled((128, 10), 1.3333)
 
 
 def scaled_bias() -> None:
     """Takes the gradient of conv/bias times $FACTOR, in either framework."""
     factor = float(os.environ["FACTOR"])
     if os.environ.get("ENGINE") == "jax":
-        from runner.engine.jax.step import Step
-
-        sound = Step.gradients
-
-        def gradients(self: Any, *given: Any) -> Any:
-            found, beside = sound(self, *given)
-            return [g * factor if g.shape == (6,) else g for g in found], beside
-
-        Step.gradients = gradients  # type: ignore[method-assign]
+        _scaled((6,), factor)
         return
     import tensorflow as tf
 
-    sound_gradient = tf.GradientTape.gradient
+    sound = tf.GradientTape.gradient
 
     def gradient(self: Any, target: Any, sources: Any, **options: Any) -> Any:
-        found = sound_gradient(self, target, sources, **options)
+        found = sound(self, target, sources, **options)
         return [factor * g if tuple(g.shape) == (6,) else g for g in found]
 
     tf.GradientTape.gradient = gradient

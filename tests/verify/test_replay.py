@@ -17,32 +17,19 @@ pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[2]
 LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 BASE = [
-    "dataset=digits",
-    "dataset.batch_size=48",
-    "mesh=batch2",
-    "optimizer.learning_rate=0.005",
-    "optimizer.schedule.name=cosine",
-    "optimizer.schedule.warmup_steps=5",
-    "optimizer.clip.global_norm=0.5",
-    "trainer.log_every_steps=4",
-    "trainer.checkpoint.every_steps=15",
-    "trainer.checkpoint.keep=99",
-    "trainer.checkpoint.best=null",
-    "trainer.progress=none",
-    "tracking=none",
+    *("dataset=digits", "dataset.batch_size=48", "mesh=batch2", "optimizer.learning_rate=0.005", "tracking=none"),
+    *("optimizer.schedule.name=cosine", "optimizer.schedule.warmup_steps=5", "optimizer.clip.global_norm=0.5"),
+    *("trainer.log_every_steps=4", "trainer.checkpoint.every_steps=15", "trainer.checkpoint.keep=99"),
+    *("trainer.checkpoint.best=null", "trainer.progress=none"),
 ]
 # A run by epochs whose learning rate falls at plateaus, and one by steps with dropout and augmentation.
 RUNS = {
     "epochs": [
-        "trainer.epochs=2",
-        "trainer.evaluate_every_steps=10",
+        *("trainer.epochs=2", "trainer.evaluate_every_steps=10"),
         "optimizer.schedule.plateau={metric: eval/loss, patience: 1, min_delta: 10}",
     ],
     "steps": [
-        "trainer.steps=60",
-        "trainer.evaluate_every_steps=25",
-        "model=convnet",
-        "dataset.augment=[{name: flip}]",
+        *("trainer.steps=60", "trainer.evaluate_every_steps=25", "model=convnet", "dataset.augment=[{name: flip}]"),
     ],
 }
 
@@ -58,16 +45,8 @@ def run(folder: Path, module: str, *overrides: str, engine: str, code: int = 0) 
 
 def replayed(folder: Path, step: int, *overrides: str, engine: str, code: int = 0) -> dict[str, Any]:
     where = folder / f"replay-{step}-{len(overrides)}"
-    run(
-        folder,
-        "runner.verify",
-        "run=latest",
-        f"step={step}",
-        f"hydra.run.dir={where}",
-        *overrides,
-        engine=engine,
-        code=code,
-    )
+    chosen = ["run=latest", f"step={step}", f"hydra.run.dir={where}", *overrides]
+    run(folder, "runner.verify", *chosen, engine=engine, code=code)
     content: dict[str, Any] = json.loads((where / "step.json").read_text())
     return content
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from unittest import mock
 
 import pytest
 
@@ -14,21 +15,11 @@ VARIABLE = "JAX_DEFAULT_MATMUL_PRECISION"
 
 @pytest.mark.parametrize(
     ("device", "before", "after"),
-    [
-        ("gpu", None, "highest"),
-        ("tpu", None, "highest"),
-        ("cpu", None, None),
-        ("gpu", "tensorfloat32", "tensorfloat32"),
-    ],
+    [("gpu", {}, "highest"), ("tpu", {}, "highest"), ("cpu", {}, None), ("gpu", {VARIABLE: "tf32"}, "tf32")],
 )
 def test_accelerators_compute_float32_products_in_float32(
-    monkeypatch: pytest.MonkeyPatch, device: str, before: str | None, after: str | None
+    device: str, before: dict[str, str], after: str | None
 ) -> None:
-    # Removed again after the test, whatever the function sets.
-    monkeypatch.setenv(VARIABLE, "")
-    if before is None:
-        monkeypatch.delenv(VARIABLE)
-    else:
-        monkeypatch.setenv(VARIABLE, before)
-    compute_exactly(MeshConfig(axes={"batch": 1}, device=device))
-    assert os.environ.get(VARIABLE) == after
+    with mock.patch.dict(os.environ, before, clear=True):
+        compute_exactly(MeshConfig(axes={"batch": 1}, device=device))
+        assert os.environ.get(VARIABLE) == after
