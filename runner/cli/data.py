@@ -15,7 +15,7 @@ from runner.config.convert import resolved
 from runner.config.schema import RunConfig, TaskConfig
 from runner.console import Console
 from runner.data import contents, loading
-from runner.data.base import TARGETS, Dataset
+from runner.data.base import TARGETS, Array, Dataset
 from runner.engine import registry
 from runner.errors import did_you_mean, invalid
 from runner.host.outputs import required, spared
@@ -54,7 +54,15 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             files[0].write_text(json.dumps(content, indent=1) + "\n")
         image = _image(data)
         if image is not None:
-            files += _pictures(config, data, image, folder)
+            # With a fixed seed, so that the two pictures, and those of two calls, are of the same examples.
+            rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[:_DRAWN])
+            title = f"{data.name}: {len(rows)} of {data.train.size:,} of train"
+            files += _picture(data, image, rows, folder / "examples.png", title)
+            if config.dataset.augment:
+                augmented = replace(config.dataset, standardize=False)
+                data = loading.load(augmented, config.trainer.seed, task=config.task)
+                title = f"{data.name}: the same examples, augmented"
+                files += _picture(data, image, rows, folder / "augmented.png", title)
     console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
 
 
@@ -84,23 +92,14 @@ def _targets(config: TaskConfig, data: Dataset) -> list[str]:
     return [name for name in TARGETS if name in data.specs][:1]
 
 
-def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:
-    """Draws examples of the train split, and the same ones augmented where the config augments."""
-    # With a fixed seed, so that the two pictures, and those of two calls, are of the same examples.
-    rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[:_DRAWN])
-    drawn = {"examples.png": (data, f"{len(rows)} of {data.train.size:,} of train")}
-    if config.dataset.augment:
-        augmented = loading.load(replace(config.dataset, standardize=False), config.trainer.seed, task=config.task)
-        drawn["augmented.png"] = (augmented, "the same examples, augmented")
-    files = []
-    for name, (examples, title) in drawn.items():
-        arrays = examples.train.read(rows)
-        others = [other for other in examples.specs if other != image]
-        captions = []
-        for index in range(len(rows)):
-            cells = [contents.cell(arrays[other][index], examples.specs[other]) for other in others]
-            captions.append(("\n".join(cells), ""))
-        with spared(str(folder / name)):
-            figures.examples(folder / name, arrays[image], captions, f"{data.name}: {title}")
-            files.append(folder / name)
-    return files
+def _picture(data: Dataset, image: str, rows: Array, path: Path, title: str) -> list[Path]:
+    """Draws rows of the train split; returns the file, or nothing if it can't be drawn."""
+    arrays = data.train.read(rows)
+    captions = []
+    for index in range(len(rows)):
+        cells = [contents.cell(arrays[name][index], spec) for name, spec in data.specs.items() if name != image]
+        captions.append(("\n".join(cells), ""))
+    with spared(str(path)):
+        figures.examples(path, arrays[image], captions, title)
+        return [path]
+    return []

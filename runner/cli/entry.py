@@ -30,16 +30,12 @@ for _name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
 def _open_streams() -> None:
     """Opens the null device for each standard stream that the caller closed (`>&-`).
 
-    Otherwise `sys.stdout` is None, which fails at the first `sys.stdout.flush()`, and the next file that is opened
-    gets the stream's number, so that native code prints into it.
+    Otherwise `sys.stdout` is None, and the next file that is opened gets the stream's number, the lowest free one, so
+    that native code prints into it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free number is that of the first stream that is closed.
-            number = os.open(os.devnull, os.O_RDWR)
-            os.set_inheritable(number, True)
-            # Never closed, as any standard stream.
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - pathlib is slow to import
 
 
 def _check_folder() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +16,14 @@ from omegaconf import DictConfig
 from runner.checkpoint.resume import Previous
 from runner.cluster.team import current
 from runner.config.convert import resolved
-from runner.config.schema import MeshConfig, RunConfig
+from runner.config.schema import DatasetConfig, MeshConfig, RunConfig, TaskConfig
 from runner.console import Console
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, registry
 from runner.engine.base import PlainModel
+from runner.engine.common import Engine
 from runner.errors import EngineError
 from runner.host import stages
 from runner.host.late import late
@@ -75,9 +76,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         # A language model's outputs are dropped elsewhere, as too large. Here only a few examples are compared.
         task.keeps_outputs = True
         served = Served(DataSpec(task.arrays, task), data.encoding)
-        examples = _examples(config, data, task)
-        # Every process takes part in this one; process 0 writes.
-        outputs, batch = _outputs(config, saved, served, examples, native_log)
+        examples = _examples(config.dataset, config.task, config.trainer.seed, data, task)
+        # Every process takes part in these; process 0 writes.
+        engine = restored(config, saved, served.spec, native_log)
+        outputs, batch = _outputs(engine, config.dataset, config.task, served, examples)
         if not team.is_first:
             return
         console.print_lines(device_lines)
@@ -85,7 +87,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         with making(target) as unfinished:
             with stages.stage("writing the export"), quiet_native_log(native_log):
                 makers = registry.ENGINES[config.engine.name].module("plain")
-                plain: PlainModel = makers.make(config, served.spec, WeightsInUse(saved.checkpoint))
+                plain: PlainModel = makers.make(config, served.spec, _weights_in_use(saved.checkpoint))
                 has_tensorflow = importlib.util.find_spec("tensorflow") is not None
                 # A user's layers may need AutoGraph to rewrite them.
                 convert = not config.model.target.startswith("runner.")
@@ -134,15 +136,15 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         console.print_lines(store.describe())
 
 
-def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
+def _examples(dataset: DatasetConfig, config: TaskConfig, seed: int, data: Dataset, task: Task) -> dict[str, Array]:
     """Returns the examples that are compared (N, ...): the first of the test split, not standardized.
 
     They are all of the split, unless these would take too much memory.
     """
     split = data.test
     if data.encoding.mean:
-        raw = replace(config.dataset, standardize=False)
-        split = loading.load(raw, config.trainer.seed, data.encoding, config.task).test
+        raw = replace(dataset, standardize=False)
+        split = loading.load(raw, seed, data.encoding, config).test
     input_bytes = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
     # A language model's outputs, one row of logits per token, are larger than its inputs.
     output_bytes = 4 * task.tokens * (task.outputs.units or 1)
@@ -155,7 +157,7 @@ def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
 
 
 def _outputs(
-    config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], native_log: Path
+    engine: Engine, dataset: DatasetConfig, config: TaskConfig, served: Served, examples: Mapping[str, Array]
 ) -> tuple[Array | Mapping[str, Array], int]:
     """Computes the run's outputs for the examples by its engine on its mesh.
 
@@ -165,13 +167,25 @@ def _outputs(
     spec = served.spec
     arrays = served.standardized(examples)
     source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
-    engine = restored(config, saved, spec, native_log)
     with stages.stage("computing the run's answers"):
-        evaluation = evaluated(engine, config.dataset, config.task, spec.task, source, None)
+        evaluation = evaluated(engine, dataset, config, spec.task, source, None)
     batch = BATCH
     if evaluation.mixes_rows:
-        batch = lengths.eval_batch(config.dataset, config.task, source.size, mixes_rows=True)
+        batch = lengths.eval_batch(dataset, config, source.size, mixes_rows=True)
     return evaluation.named_outputs or evaluation.outputs, batch
+
+
+def _weights_in_use(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the weights that evaluations use: their moving averages if the run keeps them, else the weights."""
+    paths = set(state)
+    weights = {}
+    for path in state:
+        if is_variable(path):
+            used = ema_path(path)
+            if used not in paths:
+                used = path
+            weights[path] = state[used]
+    return weights
 
 
 def _result_rows(
@@ -214,30 +228,3 @@ def _record(store: Attachment, step: int, target: Path, compared: Mapping[str, M
             metrics[f"export/{name}_difference"] = difference.largest
     files = [path for path in (target / RECORD, target / TOKENIZER) if path.is_file()]
     store.add(step, metrics, files, "export")
-
-
-class WeightsInUse(Mapping[str, Array]):
-    """The weights that evaluations use: their exponential moving averages if the run keeps them, else the weights.
-
-    Each array is read when it is asked for, so that those of a large model are never in memory together.
-    """
-
-    def __init__(self, state: Mapping[str, Array]) -> None:
-        self._state = state
-        # Path of a variable -> path of the array that is used.
-        self._paths: dict[str, str] = {}
-        paths = set(state)
-        for path in state:
-            if is_variable(path):
-                average = ema_path(path)
-                self._paths[path] = average if average in paths else path
-
-    def __getitem__(self, path: str) -> Array:
-        """Returns a variable's whole array."""
-        return self._state[self._paths[path]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
-
-    def __len__(self) -> int:
-        return len(self._paths)

@@ -27,15 +27,15 @@ def main(arguments: Sequence[str]) -> int:
         print(f"usage: {_COMMAND}\n\n{description}\n\ncommands:\n{listed()}")
         return EXIT_DONE
     try:
-        if len(arguments) != 1 or arguments[0].startswith("-"):
-            shown = " ".join(arguments) or "no name"
-            raise ConfigError(f"{shown}: needs the name of one new folder; write {_COMMAND}")
-        written = write(arguments[0])
+        typed = ""
+        if len(arguments) == 1:
+            typed = arguments[0]
+        written = write(typed)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    print(f"{arguments[0]}: {', '.join(written)}\n\nrun it:")
-    for line in (f"cd {shlex.quote(arguments[0])}", "python -m runner experiment=mine", "python -m pytest"):
+    print(f"{typed}: {', '.join(written)}\n\nrun it:")
+    for line in (f"cd {shlex.quote(typed)}", "python -m runner experiment=mine", "python -m pytest"):
         print(f"  {line}")
     return EXIT_DONE
 
@@ -50,7 +50,7 @@ def write(typed: str) -> list[str]:
     # As it was typed, also of `.`: Path.resolve() would follow links.
     name = Path(os.path.abspath(folder)).name  # noqa: PTH100
     if not typed.strip() or not _USABLE.fullmatch(name):
-        problem = "must have letters, digits, '_', '-' and '.' only, and no '.' first"
+        problem = "must be one new folder, of letters, digits, '_', '-' and '.', and no '-' or '.' first"
         raise ConfigError(f"{typed!r}: {problem}; write python -m runner.init {_NAME}")
     module_name = re.sub(r"\W", "_", name, flags=re.ASCII)
     written: list[str] = []

@@ -67,17 +67,13 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> tuple[RunConfig,
     if is_on_a_mesh and processes.launches(config.cluster):
         _launch(config, composed)
     if is_on_a_mesh and processes.is_one_of_several(config.cluster):
-        return config, _claimed_together(config, composed)
+        processes.join(config.cluster, _what_processes_must_agree_on(config, composed))
+        return config, _claimed_together(composed)
     return config, folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))
 
 
-def _claimed_together(config: RunConfig, composed: DictConfig) -> Path:
-    """Joins the processes of a run.
-
-    Returns:
-      The folder of this process: the run's for process 0, and one inside it for each other process.
-    """
-    processes.join(config.cluster, _what_processes_must_agree_on(config, composed))
+def _claimed_together(composed: DictConfig) -> Path:
+    """Returns the folder of this process: the run's for process 0, and one inside it for each other process."""
     team = current()
 
     def claim_on_first() -> str:
@@ -96,7 +92,6 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     """Starts the processes of a run on this machine, and ends with their exit code."""
     # The processes claim the folder themselves. An error is known here before they have started.
     folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
-    signals: list[int] = []
     command = _of_one_run(launch.typed(), config.resume)
 
     def start(variables: Mapping[str, str]) -> int:
@@ -110,13 +105,13 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
         if sweep is not None:
             environment |= sweep.environment()
         count = int(config.cluster.processes or 1)
-        return launch.run(count, environment, gpus, config.mesh.device, signals, command)
+        return launch.run(count, environment, gpus, config.mesh.device, command)
 
     most = config.cluster.restarts
     # A supervisor around this command starts it again, and counts.
     if not most or restarts.is_supervised():
         raise SystemExit(start({}))
-    raise SystemExit(restarts.run(start, most, lambda: bool(signals)))
+    raise SystemExit(restarts.run(start, most))
 
 
 def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:

@@ -11,7 +11,7 @@ A message is a line of JSON with a `kind`:
     beat      sign of life, in both directions
     post      process 0 broadcasts a value
     all       a process gives its value for an all_gather; with the last one, all get the list of values
-    first     to process 0 only: a signal, or the use of the machine
+    first     to process 0 only: a signal
     bye       a process leaves, or has heard of the end; with a reason if it failed
     ended     to all: the run ends, with the reason
 """
@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from runner.cluster.messages import (
@@ -55,7 +55,7 @@ Message = Mapping[str, Any]
 
 @dataclass
 class _Peer:
-    """A process that has joined.
+    """A process that joins or has joined.
 
     Attributes:
       writer: to it.
@@ -65,8 +65,8 @@ class _Peer:
     """
 
     writer: asyncio.StreamWriter
-    about: Mapping[str, Any]
-    heard_at: float
+    about: Mapping[str, Any] = field(default_factory=dict)
+    heard_at: float = field(default_factory=time.monotonic)
     has_left: bool = False
 
 
@@ -82,7 +82,6 @@ class Coordinator:
         self._token = token
         self._start_timeout = start_timeout
         self._peers: dict[int, _Peer] = {}
-        self._peer_of: dict[asyncio.StreamWriter, _Peer] = {}
         # Values of an unfinished all_gather, by key and process.
         self._values: dict[str, dict[int, Any]] = {}
         # Connections that have not proved the secret yet, the oldest first.
@@ -171,7 +170,8 @@ class Coordinator:
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves a connection that has proved the secret, until it ends."""
         index: int | None = None
-        lines = self._lines(reader, writer)
+        peer = _Peer(writer)
+        lines = self._lines(reader, peer)
         try:
             said = json.loads(await asyncio.wait_for(anext(lines), SILENCE_S))
             if said.get("kind") != "join":
@@ -183,7 +183,7 @@ class Coordinator:
                 )
                 writer.write(encoded(_ended(why)))
                 return
-            index = self._join(said, writer)
+            index = self._join(said, peer)
             if index is None:
                 return
             async for line in lines:
@@ -191,12 +191,12 @@ class Coordinator:
         except Exception:  # a broken connection, or a peer of another version whose messages have other fields
             pass
         finally:
-            if index is not None and not self._peers[index].has_left:
-                self._peers[index].has_left = True
+            if index is not None and not peer.has_left:
+                peer.has_left = True
                 self._end(f"{self._name(index)} disconnected without a message; it was probably killed")
             writer.close()
 
-    async def _lines(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[bytes]:
+    async def _lines(self, reader: asyncio.StreamReader, peer: _Peer) -> AsyncIterator[bytes]:
         """Yields a process's lines. While a long one arrives, the process does not count as silent.
 
         Raises:
@@ -204,9 +204,7 @@ class Coordinator:
         """
         line = bytearray()
         while chunk := await reader.read(_CHUNK):
-            peer = self._peer_of.get(writer)
-            if peer is not None:
-                peer.heard_at = time.monotonic()
+            peer.heard_at = time.monotonic()
             *ends, start = chunk.split(b"\n")
             for end in ends:
                 yield bytes(line) + end + b"\n"
@@ -215,25 +213,23 @@ class Coordinator:
             if len(line) > LONGEST:
                 raise ValueError("a line is too long")
 
-    def _join(self, said: Message, writer: asyncio.StreamWriter) -> int | None:
+    def _join(self, said: Message, peer: _Peer) -> int | None:
         """Adds a process and returns its index; None: it can't be part of this run."""
         index = int(said["index"])
-        about = said["about"]
+        peer.about = said["about"]
         if self._ended is not None:
-            writer.write(encoded(self._ended))
+            self._send(peer, encoded(self._ended))
             return None
         if index in self._peers:
-            others = f"{_where(self._peers[index].about)}, and {_where(about)}"
+            others = f"{_where(self._peers[index].about)}, and {_where(peer.about)}"
             why = f"two processes have index {index}: {others}; set a different cluster.index for each process"
             # Before process 0, which exits without waiting for a rejected connection.
-            writer.write(encoded(_ended(why)))
+            self._send(peer, encoded(_ended(why)))
             # A run that has begun has all its processes, and continues.
             if not self._begun:
                 self._end(why)
             return None
-        peer = _Peer(writer, about, time.monotonic())
         self._peers[index] = peer
-        self._peer_of[writer] = peer
         self._compare(self._peers if index == 0 else [index])
         if len(self._peers) == self._count and self._ended is None:
             self._begun = True
@@ -265,7 +261,7 @@ class Coordinator:
                     in_order = [values[other] for other in range(self._count)]
                     self._tell_all({"kind": "all", "key": said["key"], "value": in_order})
             case "first":
-                self._send(self._peers[0], encoded({**said, "index": index}))
+                self._send(self._peers[0], line)
             case "bye":
                 # A process that reports a timeout stays until it hears of the end.
                 self._peers[index].has_left = not said.get("stays")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from runner.cluster.launch import AS_TYPED, LAUNCHER_VARIABLE
+from runner.cluster.launch import kill_group, own_variables
 from runner.cluster.membership import varied_name
 from runner.cluster.restarts import described, signal_of
 from runner.cluster.timeouts import GRACE_S
@@ -91,13 +91,7 @@ class RunningJob:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
-                env={
-                    **os.environ,
-                    "PYTHONUNBUFFERED": "1",  # else the log lags behind by a buffer
-                    **AS_TYPED,
-                    LAUNCHER_VARIABLE: str(os.getpid()),
-                    **environment,
-                },
+                env={**os.environ, **own_variables(), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -110,15 +104,13 @@ class RunningJob:
         if not self._note:
             self._note = note
             self._asked_at = time.monotonic()
-            with suppress(ProcessLookupError, PermissionError):  # it may have ended
-                self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGTERM)
         elif time.monotonic() - self._asked_at > GRACE_S:
             self.kill()
 
     def kill(self) -> None:
         """Ends the job and whatever it started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_group(self._process)
 
     def outcome(self) -> Outcome | None:
         """Returns how it ended, with the sweep's reason if that ended it; None while it runs."""

@@ -25,6 +25,7 @@ from typing import IO
 from runner.cluster.place import VARIABLE, Place
 from runner.cluster.restarts import SIGNALED, described
 from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, STOPPED_S, UNHEARD_S
+from runner.errors import Interrupted
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
 from runner.host.signals import SIGNALS, TOGETHER_S
@@ -48,6 +49,18 @@ _OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
+def own_variables() -> dict[str, str]:
+    """Returns the variables of a process whose output this one reads, and which ends with this one."""
+    # Unbuffered, because Python writes to a pipe or a file in blocks, and lines would come late.
+    return {"PYTHONUNBUFFERED": "1", **AS_TYPED, LAUNCHER_VARIABLE: str(os.getpid())}
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process that leads a group, and the processes that it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def typed() -> list[str]:
     """Returns the command line of this process after the interpreter, as it was typed."""
     return sys.orig_argv[1:]
@@ -58,18 +71,19 @@ def run(
     environment: Mapping[str, str],
     gpus: Sequence[str] = (),
     device: str = "",
-    signals: list[int] | None = None,
     command: Sequence[str] | None = None,
 ) -> int:
     """Runs this command, or the one after the interpreter, as several processes until all have ended.
 
-    The GPUs are divided between them; without any, they compute on CPUs. The list of signals gets those that this
-    process receives.
+    The GPUs are divided between them; without any, they compute on CPUs.
 
     Returns:
-      The exit code: process 0's; 1 if only another one failed, or one was killed; 128 + n for signal n.
+      The exit code: process 0's; 1 if only another one failed, or one was killed; 128 + n if signal n came to them.
+
+    Raises:
+      Interrupted: a signal came to this process, and has ended them.
     """
-    received = [] if signals is None else signals
+    received: list[int] = []
     begun, write_begun = os.pipe()
     os.set_blocking(begun, False)
     place = Place(0, count, "127.0.0.1", free_port(), secrets.token_hex(16), "local", device)
@@ -106,6 +120,9 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
     """Passes signals on and kills what does not end in time, until all processes have ended; returns the exit code.
 
     Until all have joined, which process 0 says at the descriptor `begun`, no other process hears of a failure.
+
+    Raises:
+      Interrupted: of the signals, to which this process adds those that it receives, the first one has ended them.
     """
     passed_on = 0
     first_signal_at = math.inf
@@ -125,7 +142,7 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
         now = time.monotonic()
         for signum in signals[passed_on:]:
             for child in children:
-                child.send(signum)
+                child.process.send_signal(signum)
             # A terminal and a wrapper may both pass on the user's one Ctrl-C.
             if now - first_signal_at > TOGETHER_S:
                 deadline = min(deadline, now + SECOND_SIGNAL_S)
@@ -145,7 +162,7 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
             first_failed = code or _KILLED
             failed_at = now
             # Process 0 has to record the end, but may have been stopped, as by SIGSTOP.
-            children[0].send(signal.SIGCONT)
+            children[0].process.send_signal(signal.SIGCONT)
             deadline = min(deadline, now + GRACE_S)
         has_begun = has_begun or _was_written(begun)
         if not has_begun and now - failed_at > UNHEARD_S:
@@ -164,8 +181,10 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
         child.kill()
         child.finish_reading()
     codes = [child.code or 0 for child in children]
+    if signals and any(codes):
+        raise Interrupted(signals[0])
     given_up = [child.is_given_up for child in children]
-    code = _code(codes, given_up, first_failed, signals)
+    code = _code(codes, given_up, first_failed)
     with suppress(OSError):
         if code > SIGNALED:
             print("interrupted", file=sys.stderr, flush=True)
@@ -180,15 +199,11 @@ def _was_written(descriptor: int) -> bool:
     return False
 
 
-def _code(codes: Sequence[int], given_up: Sequence[bool], first_failed: int, signals: Sequence[int]) -> int:
+def _code(codes: Sequence[int], given_up: Sequence[bool], first_failed: int) -> int:
     """Returns the launcher's exit code, by those of the processes.
 
     A process is given up if it was killed because it did not end with the others; `first_failed` is 0 if none failed.
     """
-    if not any(codes):
-        return 0
-    if signals:
-        return SIGNALED + signals[0]
     if codes[0] == 0 and all(code == 0 or gone for code, gone in zip(codes, given_up, strict=True)):
         # Process 0 ends with 0 after all others have told it that they have finished.
         return 0
@@ -209,18 +224,10 @@ class Child:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OF_SCHEDULERS)}
         inherited.pop(VARIABLE, None)
         # In a process group of its own: Ctrl-C in a terminal then reaches the launcher alone, which passes it on, and
-        # `kill` reaches what the process has started. Unbuffered, because Python writes to a pipe in blocks and lines
-        # would come late.
-        self._process = subprocess.Popen(
+        # `kill` reaches what the process has started.
+        self.process = subprocess.Popen(
             [sys.executable, *command],
-            env={
-                **inherited,
-                **environment,
-                **place.environment(),
-                "PYTHONUNBUFFERED": "1",
-                **AS_TYPED,
-                LAUNCHER_VARIABLE: str(os.getpid()),
-            },
+            env={**inherited, **environment, **place.environment(), **own_variables()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if place.index or not sys.stdout.isatty() else None,
             stderr=subprocess.PIPE,
@@ -228,7 +235,7 @@ class Child:
             pass_fds=[] if place.begun is None else [place.begun],
         )
         self._readers: list[threading.Thread] = []
-        for stream, descriptor in ((self._process.stdout, 1), (self._process.stderr, 2)):
+        for stream, descriptor in ((self.process.stdout, 1), (self.process.stderr, 2)):
             if stream is not None:
                 reader = threading.Thread(target=self._read, args=(stream, descriptor), daemon=True)
                 reader.start()
@@ -237,20 +244,14 @@ class Child:
     @property
     def code(self) -> int | None:
         """Its exit code, -n if signal n killed it; None: it runs."""
-        return self._process.poll()
+        return self.process.poll()
 
     @property
     def is_stopped(self) -> bool:
         """Whether it is stopped, as by SIGSTOP, and can't end by itself."""
         if self.code is not None or not hasattr(os, "waitid"):
             return False
-        return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def send(self, signum: int) -> None:
-        """Sends it a signal."""
-        if self.code is None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(signum)
+        return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
 
     def give_up(self) -> None:
         """Kills it because it does not end with the others."""
@@ -260,11 +261,8 @@ class Child:
 
     def kill(self) -> None:
         """Kills it and the processes that it has started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        # It may have left its group.
-        self._process.kill()
-        self._process.wait()
+        kill_group(self.process)
+        self.process.wait()
 
     def finish_reading(self) -> None:
         """Waits for the rest of its output."""

@@ -87,7 +87,7 @@ def failed(why: str, *, own: bool) -> bool:
     """
     _failure[:] = [(why, own)]
     member = current()
-    return not isinstance(member, Member) or member.is_first or not member.place.is_launched
+    return not isinstance(member, Member) or member.prints
 
 
 def leave(code: int) -> None:

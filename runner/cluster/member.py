@@ -6,6 +6,7 @@ for it, then records the end and ends the process.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -49,22 +50,20 @@ class Member(Team):
         self.count = place.count
         self.place = place
         self._heard = threading.Condition()
-        self._posts: dict[str, Any] = {}
-        self._alls: dict[str, list[Any]] = {}
+        # Values that process 0 has broadcast, and lists of those that all have given, by key.
+        self._values: dict[str, Any] = {}
         self._ended: Mapping[str, Any] | None = None
         self._signal: int | None = None
-        self._has_passed_on = False
-        # How often `raise_if_requested` and `finish` were called, whose keys are used once.
-        self._asked = 0
-        self._finished = 0
+        # Numbers the calls of `raise_if_requested` and `finish`, whose keys are used once.
+        self._calls = itertools.count()
         self._has_left = False
         self._has_begun = False
-        self._main_leaves = False
         self._has_agreed_to_end = False
         self._timeout = timeout
         self._waits_since = math.inf
         self._sending = threading.Lock()
-        self._leaving = threading.Lock()
+        # Held by the thread that ends this process; the main thread may declare it twice.
+        self._leaving = threading.RLock()
         self._on_end: list[Ending] = []
         self.address = ""
         self._coordinator: Coordinator | None = None
@@ -172,10 +171,8 @@ class Member(Team):
             match said["kind"]:
                 case "begin":
                     self._has_begun = True
-                case "post":
-                    self._posts[said["key"]] = said["value"]
-                case "all":
-                    self._alls[said["key"]] = said["value"]
+                case "post" | "all":
+                    self._values[said["key"]] = said["value"]
                 case "first":
                     self._signal = self._signal or said["signum"]
             self._heard.notify_all()
@@ -213,20 +210,20 @@ class Member(Team):
         for end in reversed(self._on_end):
             with suppress(Exception):
                 end(why, signum)
-        self.print_end(why, signum)
+        line = f"error: {scrub(why)}"
         code = int(ended.get("code", 1))
         if signum:
+            line = "interrupted"
             code = 128 + signum
-        self.exit(code)
-
-    def print_end(self, why: str, signum: int | None) -> None:
-        """Prints why this process ends, unless the launcher shows all processes, of which process 0 then prints it."""
-        if self.is_first or not self.place.is_launched:
-            line = f"error: {scrub(why)}"
-            if signum:
-                line = "interrupted"
+        if self.prints:
             with suppress(OSError, ValueError):
                 print(line, file=sys.stderr, flush=True)
+        self.exit(code)
+
+    @property
+    def prints(self) -> bool:
+        """Whether it prints why it ends. The launcher shows all processes, of which process 0 then does."""
+        return self.is_first or not self.place.is_launched
 
     def on_end(self, end: Ending) -> Callable[[], None]:
         """Registers a function for a run that ends elsewhere; see `Team`."""
@@ -235,9 +232,7 @@ class Member(Team):
 
     def begin_leaving(self) -> None:
         """Declares that the main thread ends this process; see `Team`."""
-        if not self._main_leaves:
-            self._main_leaves = self._leaving.acquire(blocking=False)
-        if not self._main_leaves:
+        if not self._leaving.acquire(blocking=False):
             threading.Event().wait()
 
     def leave(self, code: int, why: str = "", signum: int | None = None, *, own: bool = False) -> NoReturn:
@@ -299,7 +294,7 @@ class Member(Team):
         self.check()
         if self.is_first:
             return self._broadcast_own(key, make)
-        content = self._awaited(self._posts, key, given_up)
+        content = self._awaited(key, given_up)
         if "errno" in content:
             raise OSError(content["errno"] or 0, content["error"])
         if "error" in content:
@@ -324,24 +319,24 @@ class Member(Team):
         """Returns the values of all processes; see `Team`."""
         self.check()
         self._send("all", key=key, value=value)
-        values: list[Any] = self._awaited(self._alls, key, given_up)
+        values: list[Any] = self._awaited(key, given_up)
         return values
 
-    def _awaited(self, box: dict[str, Any], key: str, given_up: Callable[[], bool] | None = None) -> Any:
-        """Waits for the value of a key and removes it from the box.
+    def _awaited(self, key: str, given_up: Callable[[], bool] | None) -> Any:
+        """Waits for the value of a key and removes it.
 
         Raises:
           ProcessError: the run has ended, or the value is given up.
           Interrupted: the run was ended by a signal.
         """
         with self._heard:
-            while key not in box and self._ended is None:
+            while key not in self._values and self._ended is None:
                 if given_up is not None and given_up():
                     raise ProcessError(f"the wait for {key} was given up")
                 # Nobody notifies of a wait that is given up, so that has to be asked again and again.
                 self._heard.wait(None if given_up is None else _RETRY_S)
-            if key in box:
-                return box.pop(key)
+            if key in self._values:
+                return self._values.pop(key)
         self.check()
         raise AssertionError("the run has ended")
 
@@ -356,19 +351,16 @@ class Member(Team):
 
     def raise_if_requested(self, stop: StopRequest) -> None:
         """Raises `Interrupted` in all processes if one of them has received a signal; see `Team`."""
-        if stop.signum is not None and not self.is_first and not self._has_passed_on:
-            self._has_passed_on = True
+        if stop.signum is not None and not self.is_first:
             self._send("first", signum=stop.signum)
-        self._asked += 1
-        signum = self.broadcast(f"stop {self._asked}", lambda: stop.signum or self._signal)
+        signum = self.broadcast(f"stop {next(self._calls)}", lambda: stop.signum or self._signal)
         if signum is not None:
             self._has_agreed_to_end = True
             raise Interrupted(signum)
 
     def finish(self) -> None:
         """Waits until all processes have finished their work; see `Team`."""
-        self._finished += 1
-        self.all_gather(f"done {self._finished}", True)
+        self.all_gather(f"done {next(self._calls)}", True)
 
 
 def _error_name(error: Exception) -> str:

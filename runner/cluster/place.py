@@ -92,7 +92,7 @@ def find(config: ClusterConfig) -> Place | None:
         return launched
     given = None
     if config.name == "auto":
-        given = _from_scheduler(os.environ, socket.gethostname())
+        given = _from_scheduler()
     place = given or Place(-1, 0, "", 0)
     # Keys of the config replace what the scheduler gives.
     if config.index is not None:
@@ -128,7 +128,7 @@ def count(config: ClusterConfig) -> int:
         return config.processes
     place = None
     if config.name == "auto":
-        place = _from_scheduler(os.environ, socket.gethostname())
+        place = _from_scheduler()
     if place is None or not place.count:
         raise _unknown_count(config, place)
     return place.count
@@ -152,34 +152,27 @@ def _unknown_count(config: ClusterConfig, place: Place | None) -> ConfigError:
 
 def scheduled() -> Place | None:
     """Returns the place of a process that a scheduler started as one of several; else None."""
-    place = None
     with suppress(ConfigError):
-        try:
-            place = _from_scheduler(os.environ, socket.gethostname())
-        except ConfigError:
-            # Launchers disagree: the outer one has started several tasks.
-            place = _open_mpi(os.environ) or _slurm(os.environ)
-    if place is None or place.count < 2:
-        return None
-    return place
+        # Also if they disagree with each other, as `_within` says.
+        for place in (_torchrun(os.environ), _outer(os.environ)):
+            if place is not None and place.count > 1:
+                return place
+    return None
 
 
-def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
-    # Of launchers within each other the inner one has started this process. mpirun may run within a Slurm job, whose
-    # own variables then describe one process per machine, and torchrun within both.
-    place = _open_mpi(environ) or _slurm(environ)
+def _from_scheduler() -> Place | None:
+    # Of launchers within each other the inner one has started this process: torchrun may run within all others.
+    environ = os.environ
+    outer = _outer(environ)
     inner = _torchrun(environ)
-    if place is not None and inner is not None:
-        place = _within(place, inner, environ)
-    place = place or inner
-    if place is None:
-        return _kubernetes(environ)
-    is_own_host = place.host in (own_host, own_host.partition(".")[0])
-    is_one_machine = environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES")) == "1"
-    # On a single machine nobody else should be able to connect.
-    if is_own_host and is_one_machine:
-        return replace(place, host=_LOOPBACK)
-    return place
+    if outer is not None and inner is not None:
+        return _within(outer, inner, environ)
+    return outer or inner or _kubernetes(environ)
+
+
+def _outer(environ: Mapping[str, str]) -> Place | None:
+    # mpirun may run within a Slurm job, whose own variables then describe one process per machine.
+    return _open_mpi(environ) or _slurm(environ)
 
 
 def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
@@ -257,8 +250,11 @@ def _torchrun(environ: Mapping[str, str]) -> Place | None:
     # torchrun itself may listen there.
     if "TORCHELASTIC_RUN_ID" in environ:
         port += 1
-    rank = _integer(environ, "RANK")
-    return Place(rank, _integer(environ, "WORLD_SIZE"), environ["MASTER_ADDR"], port, source="torchrun")
+    host = environ["MASTER_ADDR"]
+    # On a single machine nobody else should be able to connect.
+    if environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]:
+        host = _LOOPBACK
+    return Place(_integer(environ, "RANK"), _integer(environ, "WORLD_SIZE"), host, port, source="torchrun")
 
 
 def _kubernetes(environ: Mapping[str, str]) -> Place | None:

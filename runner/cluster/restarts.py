@@ -66,23 +66,20 @@ def described(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def run(
-    start: Callable[[Mapping[str, str]], int],
-    most: int,
-    is_stopped: Callable[[], bool],
-    sleep: Callable[[float], object] = time.sleep,
-) -> int:
+def run(start: Callable[[Mapping[str, str]], int], most: int) -> int:
     """Runs something until it ends well, for good, or after the most restarts; returns the last exit code.
 
-    `start` runs it with variables in addition to this process's. `is_stopped` says whether this process has received a
-    signal that ends it; `sleep` waits for so many seconds, or until a signal comes.
+    `start` runs it with variables in addition to this process's, and raises `Interrupted` if a signal ended it.
     """
     before = ""
     wait = FIRST_WAIT_S
     left = most
     while True:
-        code, would_fail_again = _run_once(start, before)
-        if code == EXIT_DONE or is_stopped():
+        with tempfile.TemporaryDirectory(prefix="runner-restarts-") as folder:
+            code = start({FOLDER_VARIABLE: folder, BEFORE_VARIABLE: before})
+            is_invalid = code == EXIT_REFUSED and not (Path(folder) / "passing").exists()
+            would_fail_again = is_invalid or (Path(folder) / "final").exists()
+        if code == EXIT_DONE:
             return code
         if would_fail_again:
             _say("not started again: the run would fail for the same reason")
@@ -93,18 +90,8 @@ def run(
             return code
         left -= 1
         _say(f"{before}; starting the run again in {wait:.0f} s")
-        sleep(wait)
-        if is_stopped():
-            return code
+        time.sleep(wait)
         wait = min(2.0 * wait, LONGEST_WAIT_S)
-
-
-def _run_once(start: Callable[[Mapping[str, str]], int], before: str) -> tuple[int, bool]:
-    """Runs something once; returns its exit code, and whether it would fail again for the same reason."""
-    with tempfile.TemporaryDirectory(prefix="runner-restarts-") as folder:
-        code = start({FOLDER_VARIABLE: folder, BEFORE_VARIABLE: before})
-        is_invalid = code == EXIT_REFUSED and not (Path(folder) / "passing").exists()
-        return code, is_invalid or (Path(folder) / "final").exists()
 
 
 def _say(line: str) -> None:

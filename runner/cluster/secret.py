@@ -11,6 +11,7 @@ import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from runner.cluster.place import Place
 from runner.errors import ConfigError, invalid
@@ -73,13 +74,10 @@ def _of_home() -> tuple[Path, bytes]:
 
 def _make(path: Path) -> None:
     """Creates a file with a new secret, unless another process has been faster."""
-    # Linked under its name when complete, so that no process reads a part of it, and only the first one wins.
-    own = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    handle = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
+    # Linked under its name when complete, so that no process reads a part of it, and only the first one wins. A
+    # temporary file is readable for its owner alone.
+    with NamedTemporaryFile("w", dir=path.parent) as file:
+        file.write(secrets.token_hex(32) + "\n")
+        file.flush()
         with suppress(FileExistsError):
-            path.hardlink_to(own)
-    finally:
-        own.unlink()
+            path.hardlink_to(file.name)

@@ -27,7 +27,7 @@ OPEN_MPI = {
     "OMPI_MCA_orte_hnp_uri": "1871446016.0;tcp://10.0.0.7,172.17.0.1:46331",
 }
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "6", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "29400"}
-OTHERS = ("TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "PMIX_NAMESPACE", "SLURM_NNODES")
+OTHERS = ("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "PMIX_NAMESPACE", "SLURM_NNODES")
 KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "HOSTNAME": "train-2"}
 
 
@@ -78,6 +78,7 @@ def test_torchrun_tells_the_address_but_listens_there_itself(monkeypatch: pytest
     there = found(monkeypatch, TORCHRUN)
     assert (there.index, there.count, there.host, there.port) == (5, 6, "10.0.0.9", 29_400)
     assert found(monkeypatch, TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}).port == 29_401
+    assert found(monkeypatch, TORCHRUN | {"LOCAL_WORLD_SIZE": "6"}).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize("outer", [SLURM, OPEN_MPI])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,10 +14,17 @@ from runner.config.schema import ClusterConfig
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
 
 
-def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], list[float], int]:
-    """Runs something that ends with these codes; returns the earlier ends as passed, the waits and the code."""
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Takes the place of waiting; returns the seconds."""
+    seconds: list[float] = []
+    monkeypatch.setattr(time, "sleep", seconds.append)
+    return seconds
+
+
+def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], int]:
+    """Runs something that ends with these codes; returns the earlier ends as passed, and the code."""
     earlier: list[str] = []
-    waits: list[float] = []
 
     def start(variables: Mapping[str, str]) -> int:
         earlier.append(variables[restarts.BEFORE_VARIABLE])
@@ -24,21 +32,18 @@ def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], list[floa
             (Path(variables[restarts.FOLDER_VARIABLE]) / "final").write_text("the loss is nan")
         return codes[len(earlier) - 1]
 
-    code = restarts.run(start, 3, lambda: False, waits.append)
-    return earlier, waits, code
+    return earlier, restarts.run(start, 3)
 
 
-def test_a_lost_run_is_started_again_with_back_off_until_it_ends_well() -> None:
-    assert ends(1, -9, 137, 0) == (
-        ["", "ended with exit code 1", "killed by SIGKILL", "killed by SIGKILL"],
-        [1.0, 2.0, 4.0],
-        0,
-    )
+def test_a_lost_run_is_started_again_with_back_off_until_it_ends_well(waits: list[float]) -> None:
+    earlier = ["", "ended with exit code 1", "killed by SIGKILL", "killed by SIGKILL"]
+    assert ends(1, -9, 137, 0) == (earlier, 0)
+    assert waits == [1.0, 2.0, 4.0]
 
 
 @pytest.mark.parametrize(("codes", "notes_at", "starts"), [((2, 0), None, 1), ((1, 1, 0), 2, 2), ((0, 0), None, 1)])
 def test_an_invalid_config_and_a_nan_are_final(codes: tuple[int, ...], notes_at: int | None, starts: int) -> None:
-    earlier, _, code = ends(*codes, notes_at=notes_at)
+    earlier, code = ends(*codes, notes_at=notes_at)
     assert len(earlier) == starts
     assert code == codes[starts - 1]
 
@@ -52,7 +57,7 @@ def test_what_may_pass_is_tried_again_and_an_invalid_config_after_it_is_final() 
             (Path(variables[restarts.FOLDER_VARIABLE]) / "passing").write_text("the run is in use")
         return EXIT_REFUSED
 
-    assert restarts.run(start, 5, lambda: False, lambda _: None) == EXIT_REFUSED
+    assert restarts.run(start, 5) == EXIT_REFUSED
     assert len(starts) == 3
 
 
@@ -78,20 +83,9 @@ def test_a_process_notes_what_a_restart_would_meet_again(
 
 
 def test_there_is_an_end_to_restarts(capsys: pytest.CaptureFixture[str]) -> None:
-    earlier, _, code = ends(1, 1, 1, 1, 0)
+    earlier, code = ends(1, 1, 1, 1, 0)
     assert (len(earlier), code) == (4, 1)
     assert "ended with exit code 1, after 3 restarts (cluster.restarts)" in capsys.readouterr().err
-
-
-def test_a_signal_to_the_supervisor_is_no_loss() -> None:
-    starts: list[int] = []
-
-    def start(_: Mapping[str, str]) -> int:
-        starts.append(1)
-        return 143
-
-    assert restarts.run(start, 3, lambda: bool(starts)) == 143
-    assert len(starts) == 1
 
 
 def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

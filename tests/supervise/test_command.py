@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import supervise as command
+from runner.cluster import restarts
 from tests import forks
 
 RUN = ["resume=auto", "name=exp1"]
@@ -46,7 +47,7 @@ def test_an_invalid_command_line_is_one_line(
 
 def test_a_command_that_is_killed_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command._Supervisor, "sleep", lambda *_: None)
+    monkeypatch.setattr(restarts, "FIRST_WAIT_S", 0.0)
     run = ["--", sys.executable, "-c", DIES, "2", *RUN]
     assert command.main(run) == 0
     assert (tmp_path / "starts").read_text() == "3"
