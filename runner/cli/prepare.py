@@ -12,7 +12,7 @@ from typing import NoReturn
 from omegaconf import DictConfig, open_dict, read_write
 
 from runner.checkpoint.arguments import key_of
-from runner.cluster import accelerators, launch, membership, restarts
+from runner.cluster import accelerators, launch, membership, place, restarts
 from runner.cluster import lifecycle as processes
 from runner.cluster.team import current
 from runner.config import short_keys
@@ -34,6 +34,7 @@ from runner.plan.checks.run import convert
 from runner.train.identity import code_version
 
 LOG = "runner.log"
+_OF_PROCESSES = "processes"  # in the run's folder: a folder for each process but the first
 _RUN_DIR = "hydra.run.dir"
 _RESUME = "resume"
 _DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
@@ -66,7 +67,7 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> tuple[RunConfig,
     is_on_a_mesh = module not in _MODULES_WITHOUT_A_MESH
     if is_on_a_mesh and processes.launches(config.cluster):
         _launch(config, composed)
-    if is_on_a_mesh and processes.is_one_of_several(config.cluster):
+    if is_on_a_mesh and place.find(config.cluster) is not None:
         processes.join(config.cluster, _what_processes_must_agree_on(config, composed))
         return config, _claimed_together(composed)
     return config, folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))
@@ -81,7 +82,7 @@ def _claimed_together(composed: DictConfig) -> Path:
 
     folder = Path(team.broadcast("the run's folder", claim_on_first))
     if not team.is_first:
-        folder = folders.claim(_RUN_DIR, processes.own_folder(folder, team))
+        folder = folders.claim(_RUN_DIR, folder / _OF_PROCESSES / str(team.index))
         with read_write(composed), open_dict(composed):
             composed.hydra.run.dir = str(folder)
     processes.redirect(folder, team)

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.cluster.process import file_text
+
 # Tests replace it by a folder with the files of another machine.
 ROOT = Path("/")
 GPU = "gpu"
@@ -70,7 +72,7 @@ def _gpus() -> Accelerators:
     nodes = _nodes("nvidia")
     models = set()
     for path in (ROOT / "proc/driver/nvidia/gpus").glob("*/information"):
-        fields = dict(re.findall(r"(?m)^(.*?):\s*(.*?)\s*$", _text(path)))
+        fields = dict(re.findall(r"(?m)^(.*?):\s*(.*?)\s*$", file_text(path)))
         if fields.get("Device Minor", "") in map(str, nodes):
             models.add(fields.get("Model", ""))
     count = len(nodes)
@@ -108,8 +110,8 @@ def _visible_count(visible: str, count: int) -> int:
 def _tpus() -> Accelerators:
     chips = []
     for folder in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
-        device = _text(folder / "device")
-        if _text(folder / "vendor") == _GOOGLE and device in _TPUS:
+        device = file_text(folder / "device")
+        if file_text(folder / "vendor") == _GOOGLE and device in _TPUS:
             chips.append(_TPUS[device])
     # Older drivers have `accel` device files, newer ones `vfio`. A container has those of its own chips only.
     nodes = _nodes("accel") or _nodes("", "dev/vfio")
@@ -121,13 +123,6 @@ def _tpus() -> Accelerators:
         return Accelerators(TPU, 0)
     model, devices_per_chip = chips[0]
     return Accelerators(TPU, count * devices_per_chip, model)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def absence(kind: str) -> str:

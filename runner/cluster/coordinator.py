@@ -30,7 +30,6 @@ from typing import Any
 from runner.cluster.messages import (
     FIRST,
     GREETING,
-    LONGEST,
     PEER,
     DeniedError,
     encoded,
@@ -89,9 +88,7 @@ class Coordinator:
         self._denied = 0
         self._ended: Message | None = None
         self._begun = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
-        self._thread.start()
+        threading.Thread(target=asyncio.run, args=(self._serve(),), daemon=True).start()
 
     def say_last_words(self) -> None:
         """Waits until the others have heard why the run ends, before this process exits."""
@@ -197,11 +194,7 @@ class Coordinator:
             writer.close()
 
     async def _lines(self, reader: asyncio.StreamReader, peer: _Peer) -> AsyncIterator[bytes]:
-        """Yields a process's lines. While a long one arrives, the process does not count as silent.
-
-        Raises:
-          ValueError: a line is too long.
-        """
+        """Yields a process's lines, of any length. While a long one arrives, the process does not count as silent."""
         line = bytearray()
         while chunk := await reader.read(_CHUNK):
             peer.heard_at = time.monotonic()
@@ -210,8 +203,6 @@ class Coordinator:
                 yield bytes(line) + end + b"\n"
                 line.clear()
             line += start
-            if len(line) > LONGEST:
-                raise ValueError("a line is too long")
 
     def _join(self, said: Message, peer: _Peer) -> int | None:
         """Adds a process and returns its index; None: it can't be part of this run."""
@@ -269,22 +260,13 @@ class Coordinator:
                     why = said["why"]
                     if not said.get("own"):
                         why = f"{self._name(index)} failed: {why}"
-                    self._end(why, said.get("signum"), said.get("code", 1), index)
+                    self._end(why, said.get("signum"), said.get("code", 1))
 
-    def _end(
-        self,
-        why: str,
-        signum: int | None = None,
-        code: int = 1,
-        index: int | None = None,
-    ) -> None:
-        """Tells all processes, and those that connect later, why the run ends. Only the first reason counts.
-
-        `index` is the process that ended first.
-        """
+    def _end(self, why: str, signum: int | None = None, code: int = 1) -> None:
+        """Tells all processes, and those that connect later, why the run ends. Only the first reason counts."""
         if self._ended is not None:
             return
-        self._ended = _ended(why, signum, code, index)
+        self._ended = _ended(why, signum, code)
         self._tell_all(self._ended)
 
     def _tell_all(self, message: Message) -> None:
@@ -318,6 +300,6 @@ def _where(about: Mapping[str, Any]) -> str:
     return printable(f"{about['host']}, pid {about['pid']}")
 
 
-def _ended(why: str, signum: int | None = None, code: int = 1, index: int | None = None) -> Message:
+def _ended(why: str, signum: int | None = None, code: int = 1) -> Message:
     """Returns the message that a run ends, to all or to a newcomer that can't be part of it."""
-    return {"kind": "ended", "why": printable(why), "signum": signum, "code": code, "index": index}
+    return {"kind": "ended", "why": printable(why), "signum": signum, "code": code}

@@ -24,7 +24,7 @@ from typing import IO
 
 from runner.cluster.place import VARIABLE, Place
 from runner.cluster.restarts import SIGNALED, described
-from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, STOPPED_S, UNHEARD_S
+from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, UNHEARD_S
 from runner.errors import Interrupted
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
@@ -133,8 +133,6 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
     first_failed = 0
     failed_at = math.inf
     has_begun = False
-    # When each process was last seen not to be stopped.
-    awake_at = [time.monotonic()] * len(children)
     is_over = False
     while not is_over:
         # Asked first, so that the codes of all are seen below before the loop ends.
@@ -149,17 +147,10 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
             first_signal_at = min(first_signal_at, now)
         passed_on = len(signals)
         for index, child in enumerate(children):
-            if not child.is_stopped:
-                awake_at[index] = now
-        lost = [index for index, child in enumerate(children) if child.code or now - awake_at[index] > STOPPED_S]
-        if lost and not why:
-            code = children[lost[0]].code
-            why = f"process {lost[0]}: "
-            if code is None:
-                why += f"stopped for {STOPPED_S:.0f} s"
-            else:
-                why += described(code)
-            first_failed = code or _KILLED
+            if why or not child.code:
+                continue
+            why = f"process {index}: {described(child.code)}"
+            first_failed = child.code
             failed_at = now
             # Process 0 has to record the end, but may have been stopped, as by SIGSTOP.
             children[0].process.send_signal(signal.SIGCONT)
@@ -245,13 +236,6 @@ class Child:
     def code(self) -> int | None:
         """Its exit code, -n if signal n killed it; None: it runs."""
         return self.process.poll()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it is stopped, as by SIGSTOP, and can't end by itself."""
-        if self.code is not None or not hasattr(os, "waitid"):
-            return False
-        return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
 
     def give_up(self) -> None:
         """Kills it because it does not end with the others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,23 +25,13 @@ from runner.host import cores
 from runner.host.signals import SIGNALS
 from runner.host.terminal import Output
 
-# In the run's folder: the folder of the other processes, each with a log of its own and its standard output, and the
-# standard output of process 0's native libraries.
-_FOLDER = "processes"
+# In a process's folder: its standard output, and that of process 0's native libraries.
 _OUTPUT = "output.log"
 _NATIVE = "native.log"
 
 # Words of the libraries' errors about a collective that another process has left.
-_COLLECTIVE_WORDS = (
-    "gloo",
-    "collective",
-    "connection",
-    "unavailable",
-    "aborted",
-    "peer",
-    "deadline",
-    "nccl",
-    "rendezvous",
+_COLLECTIVE_WORDS = re.compile(
+    "gloo|collective|connection|unavailable|aborted|peer|deadline|nccl|rendezvous", re.IGNORECASE
 )
 
 # Why this process fails, and whether all may fail for that reason; see `failed`.
@@ -50,11 +41,6 @@ _failure: list[tuple[str, bool]] = []
 def launches(config: ClusterConfig) -> bool:
     """Returns whether this process only starts the others (`cluster=local`)."""
     return has_launcher(config) and from_launcher() is None
-
-
-def is_one_of_several(config: ClusterConfig) -> bool:
-    """Returns whether this process is one of several, which `join` connects."""
-    return find(config) is not None
 
 
 def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
@@ -124,20 +110,14 @@ def explained() -> Iterator[None]:
         raise
     except Exception as error:
         # An error of a collective most likely has its reason elsewhere, which may not have arrived yet.
-        text = str(error).lower()
-        is_of_collective = any(word in text for word in _COLLECTIVE_WORDS)
+        within = 0.0
+        if _COLLECTIVE_WORDS.search(str(error)):
+            within = REASON_S
         try:
-            member.check(REASON_S if is_of_collective else 0.0)
+            member.check(within)
         except (ProcessError, Interrupted) as known:
             raise known from error
         raise
-
-
-def own_folder(folder: Path, member: Team) -> Path:
-    """Returns a process's folder: the run's for process 0, else one within it."""
-    if member.is_first:
-        return folder
-    return folder / _FOLDER / str(member.index)
 
 
 def redirect(folder: Path, member: Team) -> None:

@@ -164,7 +164,7 @@ class Member(Team):
         except (OSError, ValueError):
             pass
         if not self._has_left:
-            self._end({"why": why, "signum": None, "code": 1, "index": 0})
+            self._end({"why": why, "signum": None, "code": 1})
 
     def _take(self, said: Mapping[str, Any]) -> None:
         with self._heard:
@@ -253,7 +253,6 @@ class Member(Team):
             self._send("bye", why=why or f"signal {signum}", signum=signum, code=code, own=own)
         elif self._ended is None:
             self._send("bye")
-        self._has_left = True
         self.exit(code)
 
     def leave_at_once(self, signum: int) -> None:

@@ -12,9 +12,6 @@ from typing import Any
 from runner.cluster.timeouts import SILENCE_S
 from runner.errors import in_one_line
 
-# Bytes of a message of a process that has proved the secret: values are small, and an error should not fill the
-# memory.
-LONGEST = 64 << 20
 # Bytes that a connection may send before it has proved the secret.
 GREETING = 4096
 # Seconds of one attempt: a host that drops packets would otherwise use up the time for all of them.

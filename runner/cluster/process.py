@@ -27,7 +27,7 @@ _START_FIELD = 19
 def identity() -> dict[str, str]:
     """Returns the tags by which another process sees whether this one still runs."""
     namespace = _link("/proc/self/ns/pid")
-    boot = f"{_text(Path('/proc/sys/kernel/random/boot_id'))}/{namespace}/{_start_time(os.getpid())}"
+    boot = f"{file_text(Path('/proc/sys/kernel/random/boot_id'))}/{namespace}/{_start_time(os.getpid())}"
     return {HOST: platform.node(), PID: str(os.getpid()), BOOT: boot, MACHINE: _machine_id()}
 
 
@@ -63,7 +63,7 @@ def is_gone(tags: Mapping[str, str]) -> bool:
 
 def _machine_id() -> str:
     """Returns a digest of the machine's id, which is not meant to be published; empty if it has none."""
-    text = _text(_MACHINE_ID)
+    text = file_text(_MACHINE_ID)
     # An image that gets its id at its first boot has an empty file, or this text.
     if text in ("", "uninitialized"):
         return ""
@@ -73,14 +73,15 @@ def _machine_id() -> str:
 def _start_time(pid: int) -> str:
     """Returns when a process started, in ticks since boot; empty if that can't be seen."""
     # The name of the command is in parentheses and may contain spaces.
-    fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    fields = file_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     # After `unshare --pid` without a new `/proc`, this lists other processes by these ids.
     if not fields or _link("/proc/self") != str(os.getpid()):
         return ""
     return _ZOMBIE if fields[_STATE_FIELD] in "ZX" else fields[_START_FIELD]
 
 
-def _text(path: Path) -> str:
+def file_text(path: Path) -> str:
+    """Returns a file's text; empty if it can't be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -2,7 +2,6 @@
 
     BEAT_S        1      every process sends a sign of life this often
     SILENCE_S    15      one that is silent for longer is lost: the coordinator tells the others that the run ends
-    STOPPED_S    17      the launcher reports a stopped process itself, if the coordinator has not noticed it
     MAIN_THREAD_S + RECORD_S    5 + 25      a process that hears of the end ends itself, or is ended by its own thread
     GRACE_S      45      the launcher kills whatever is left
 
@@ -21,10 +20,6 @@ SILENCE_S = 15.0
 
 # A connection must prove that it knows the secret within this time, on a machine whose cores are all busy, too.
 PROOF_S = 10.0
-
-# Above SILENCE_S: of a process that has joined, the coordinator knows sooner, and names its host. The launcher reports
-# one that was stopped, as by SIGSTOP, before it joined.
-STOPPED_S = 17.0
 
 # For the main thread of a process to end by itself after it heard that the run ends. One that waits in a collective
 # can't be woken, so another thread then ends the process.

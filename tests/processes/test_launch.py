@@ -12,22 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.cluster import launch
 from runner.cluster.launch import _code
 from tests.processes.started import End, Process, closing, is_there, until
 
 pytestmark = pytest.mark.slow
 
 OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
-
-
-# A process that stops itself before it joins, and one that waits for it.
-STOPS = """
-import json, os, signal, time
-if json.loads(os.environ["RUNNER_PROCESS"])["index"]:
-    os.kill(os.getpid(), signal.SIGSTOP)
-time.sleep(60)
-"""
 
 
 @contextmanager
@@ -122,17 +112,6 @@ def test_a_process_that_is_stopped_is_ended_with_the_others_in_one_line(tmp_path
     assert done.code == 1
     (line,) = done.lines
     assert line.endswith(") has not answered for 15 s")
-
-
-def test_a_process_that_stops_before_it_joins_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(launch, "STOPPED_S", 1.0)
-    monkeypatch.setattr(launch, "UNHEARD_S", 1.0)
-    began = time.monotonic()
-    assert launch.run(2, {}, command=["-c", STOPS]) == 1
-    assert time.monotonic() - began < 20
-    assert capfd.readouterr().err == "error: process 1: stopped for 1 s\n"
 
 
 @pytest.mark.parametrize(
