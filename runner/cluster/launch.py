@@ -40,7 +40,7 @@ LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"
 _POLL_S = 0.05
 # For the rest of the output of processes that have ended; what they started may keep the pipes open for ever.
 _OUTPUT_S = 2.0
-# Exit code of a run one of whose processes was killed.
+# Exit code of a run whose process 0 was killed.
 _KILLED = 1
 # Printed by every process, but shown by the launcher once.
 _INTERRUPTED = b"interrupted\n"
@@ -78,7 +78,7 @@ def run(
     The GPUs are divided between them; without any, they compute on CPUs.
 
     Returns:
-      The exit code: process 0's; 1 if only another one failed, or one was killed; 128 + n if signal n came to them.
+      The exit code: process 0's, 1 if that was killed; 128 + n if signal n came to the processes.
 
     Raises:
       Interrupted: a signal came to this process, and has ended them.
@@ -103,8 +103,8 @@ def run(
                 end = (index + 1) * len(gpus) // count
                 own[_GPUS] = ",".join(gpus[first_gpu:end])
             own_place = replace(place, index=index)
-            if own_place.index == 0:
-                own_place = replace(own_place, begun=write_begun)
+            if index == 0:
+                own_place = replace(place, begun=write_begun)
             children.append(Child(own_place, {**environment, **own}, command or typed()))
         return _watch(children, begun, received)
     finally:
@@ -128,9 +128,8 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
     first_signal_at = math.inf
     # Time at which the processes that are left are killed.
     deadline = math.inf
-    # The first failure: in words, as an exit code, and its time.
+    # The first failure, in words, and its time.
     why = ""
-    first_failed = 0
     failed_at = math.inf
     has_begun = False
     is_over = False
@@ -150,7 +149,6 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
             if why or not child.code:
                 continue
             why = f"process {index}: {described(child.code)}"
-            first_failed = child.code
             failed_at = now
             # Process 0 has to record the end, but may have been stopped, as by SIGSTOP.
             children[0].process.send_signal(signal.SIGCONT)
@@ -165,17 +163,19 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
             deadline = min(deadline, now + within)
         if now >= deadline:
             for child in children:
-                child.give_up()
+                if child.code is None:
+                    child.kill()
         time.sleep(_POLL_S)
     for child in children:
         # Its own children, too, which may keep its pipes open.
         child.kill()
         child.finish_reading()
-    codes = [child.code or 0 for child in children]
-    if signals and any(codes):
+    if signals and any(child.code for child in children):
         raise Interrupted(signals[0])
-    given_up = [child.is_given_up for child in children]
-    code = _code(codes, given_up, first_failed)
+    # Process 0 ends with 0 after all others have told it that they have finished.
+    code = children[0].code or 0
+    if code < 0:
+        code = _KILLED
     with suppress(OSError):
         if code > SIGNALED:
             print("interrupted", file=sys.stderr, flush=True)
@@ -190,28 +190,12 @@ def _was_written(descriptor: int) -> bool:
     return False
 
 
-def _code(codes: Sequence[int], given_up: Sequence[bool], first_failed: int) -> int:
-    """Returns the launcher's exit code, by those of the processes.
-
-    A process is given up if it was killed because it did not end with the others; `first_failed` is 0 if none failed.
-    """
-    if codes[0] == 0 and all(code == 0 or gone for code, gone in zip(codes, given_up, strict=True)):
-        # Process 0 ends with 0 after all others have told it that they have finished.
-        return 0
-    if codes[0] > 0:
-        return codes[0]
-    if first_failed > SIGNALED:
-        return first_failed
-    return _KILLED
-
-
 class Child:
     """A started process. Its lines are printed after its index in brackets, those of process 0 unchanged."""
 
     def __init__(self, place: Place, environment: dict[str, str], command: Sequence[str]) -> None:
         self._prefix = f"[{place.index}] " if place.index else ""
         self.has_printed_error = False
-        self.is_given_up = False
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OF_SCHEDULERS)}
         inherited.pop(VARIABLE, None)
         # In a process group of its own: Ctrl-C in a terminal then reaches the launcher alone, which passes it on, and
@@ -236,12 +220,6 @@ class Child:
     def code(self) -> int | None:
         """Its exit code, -n if signal n killed it; None: it runs."""
         return self.process.poll()
-
-    def give_up(self) -> None:
-        """Kills it because it does not end with the others."""
-        if self.code is None:
-            self.is_given_up = True
-            self.kill()
 
     def kill(self) -> None:
         """Kills it and the processes that it has started."""

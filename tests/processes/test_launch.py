@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.cluster.launch import _code
 from tests.processes.started import End, Process, closing, is_there, until
 
 pytestmark = pytest.mark.slow
@@ -112,19 +111,3 @@ def test_a_process_that_is_stopped_is_ended_with_the_others_in_one_line(tmp_path
     assert done.code == 1
     (line,) = done.lines
     assert line.endswith(") has not answered for 15 s")
-
-
-@pytest.mark.parametrize(
-    ("codes", "first_bad", "code"),
-    [
-        ([0, 0], 0, 0),
-        ([1, 1], -9, 1),
-        ([2, 2], 2, 2),
-        ([0, -9], -9, 1),
-        ([-9, 1], -9, 1),
-        ([143, 143], 143, 143),
-        ([-9, 143], 143, 143),  # process 0 was not ready to hear of it
-    ],
-)
-def test_the_exit_code_says_how_the_run_ended(codes: list[int], first_bad: int, code: int) -> None:
-    assert _code(codes, [False] * len(codes), first_bad) == code
