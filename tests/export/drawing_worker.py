@@ -61,17 +61,7 @@ def silent(keras: Any, input_shape: Any, num_classes: int) -> Any:
     return keras.Sequential([keras.Input(input_shape), *layers])
 
 
-def unknown(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A network of stock layers with a regularizer that no other program has."""
-
-    class Own(keras.regularizers.L2):  # type: ignore[misc, name-defined]
-        pass
-
-    layers = [keras.layers.Flatten(), keras.layers.Dense(num_classes, kernel_regularizer=Own(0.1))]
-    return keras.Sequential([keras.Input(input_shape), *layers])
-
-
-BUILDERS: tuple[Callable[..., Any], ...] = (recurrent, sampling, silent, unknown)
+BUILDERS: tuple[Callable[..., Any], ...] = (recurrent, sampling, silent)
 
 
 def exported(builder: Callable[..., Any], folder: Path) -> dict[str, Any]:

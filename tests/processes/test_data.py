@@ -44,43 +44,20 @@ def test_a_process_has_its_places_along_an_axis(
     assert [mesh.columns(axes, axis, process, count) for process in range(count)] == places
 
 
-@pytest.mark.parametrize(
-    ("axes", "count", "crosses"),
-    [
-        ({"batch": 4, "model": 2}, 1, []),
-        ({"batch": 4, "model": 2}, 2, ["batch"]),
-        ({"batch": 4, "model": 2}, 8, ["batch", "model"]),
-        ({"model": 2, "batch": 4}, 2, ["model"]),
-        ({"a": 3, "b": 2}, 2, ["a", "b"]),  # three devices a process
-        ({"a": 1, "b": 8}, 4, ["b"]),
-    ],
-)
-def test_axes_whose_neighbors_lie_in_other_processes_cross(
-    axes: dict[str, int], count: int, crosses: list[str]
-) -> None:
-    assert mesh.crossing(axes, count) == crosses
-
-
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_rows_are_read_in_proportion_to_what_a_process_needs(tmp_path: Path) -> None:
     count = 2
+    more = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
     (tmp_path / "counted.py").write_text(COUNTED)
     chosen = (
         *("dataset=custom", "dataset._target_=counted.Counted", f"+dataset.log={tmp_path}/rows", "dataset.test=null"),
-        *(
-            "dataset.batch_size=24",
-            "engine=jax",
-            "mesh=batch2",
-            "trainer.epochs=2",
-        ),
+        *("dataset.batch_size=24", "engine=jax", "mesh=batch2", "trainer.epochs=2"),
         *("trainer.accumulate_steps=2", "task.classes=10", "tracking=none"),
     )
-    run(tmp_path / "alone", *chosen, more={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
+    run(tmp_path / "alone", *chosen, more=more)
     (alone,) = _read(tmp_path)
-    run(
-        tmp_path / "together", *chosen, *several(count), more={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
-    )
+    run(tmp_path / "together", *chosen, *several(count), more=more)
     found = _read(tmp_path)
     assert differences(last(tmp_path / "alone"), last(tmp_path / "together")) == {}
     assert len(found) == count

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from runner.cluster.place import Place, find, first_node
+from runner.cluster.place import Place, count, find, first_node
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
 
@@ -77,6 +77,7 @@ def test_open_mpi_on_one_machine_is_reached_over_loopback(monkeypatch: pytest.Mo
 def test_torchrun_tells_the_address_but_listens_there_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     there = found(monkeypatch, TORCHRUN)
     assert (there.index, there.count, there.host, there.port) == (5, 6, "10.0.0.9", 29_400)
+    assert count(AUTO) == 6
     assert found(monkeypatch, TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}).port == 29_401
     assert found(monkeypatch, TORCHRUN | {"LOCAL_WORLD_SIZE": "6"}).host == "127.0.0.1"
 
@@ -111,6 +112,21 @@ def test_kubernetes_tells_the_index_and_a_person_the_number(monkeypatch: pytest.
         found(monkeypatch, KUBERNETES)
     there = found(monkeypatch, KUBERNETES, ClusterConfig(name="auto", processes=4))
     assert (there.index, there.count, there.host) == (2, 4, "train-0.train.default.svc.cluster.local")
+
+
+@pytest.mark.parametrize("name", ["local", "auto", "explicit"])
+def test_the_number_of_processes_is_all_that_a_plan_needs(name: str) -> None:
+    assert count(ClusterConfig(name, processes=4)) == 4
+
+
+@pytest.mark.parametrize("name", ["auto", "explicit"])
+def test_a_process_that_does_not_know_its_place_is_an_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"cluster(=auto|\.index=null):"):
+        find(ClusterConfig(name, processes=4))
+    with pytest.raises(ConfigError, match=r"cluster\.coordinator=null:"):
+        find(ClusterConfig(name, processes=4, index=1))
+    with pytest.raises(ConfigError, match=r"cluster(=auto|\.processes=null):"):
+        count(ClusterConfig(name))
 
 
 def test_what_is_typed_wins_over_what_a_scheduler_tells(monkeypatch: pytest.MonkeyPatch) -> None:
