@@ -5,6 +5,7 @@ Hydra makes a run's folder, its own files and the log in it before it calls the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -93,7 +94,7 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     """Starts the processes of a run on this machine, and ends with their exit code."""
     # The processes claim the folder themselves. An error is known here before they have started.
     folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
-    command = _of_one_run(launch.typed(), config.resume)
+    command = _of_one_run(sys.orig_argv[1:], config.resume)
 
     def start(variables: Mapping[str, str]) -> int:
         print(*devices.device_lines(config, composed), flush=True)
@@ -106,7 +107,7 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
         if sweep is not None:
             environment |= sweep.environment()
         count = int(config.cluster.processes or 1)
-        return launch.run(count, environment, gpus, config.mesh.device, command)
+        return launch.run(command, count, environment, gpus, config.mesh.device)
 
     most = config.cluster.restarts
     # A supervisor around this command starts it again, and counts.

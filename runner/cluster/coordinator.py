@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import socket
 import threading
 import time
@@ -30,12 +31,12 @@ from typing import Any
 from runner.cluster.messages import (
     FIRST,
     GREETING,
+    NONCE,
     PEER,
     DeniedError,
     encoded,
     greeting,
     is_proof,
-    nonce,
     printable,
     proof,
 )
@@ -154,7 +155,7 @@ class Coordinator:
           DeniedError: the other side does not know the secret.
           ValueError: it has sent too much.
         """
-        challenge = nonce()
+        challenge = secrets.token_hex(NONCE)
         writer.write(encoded({"challenge": challenge}))
         said = greeting(await reader.readline())
         answer = str(said.get("answer"))

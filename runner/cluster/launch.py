@@ -61,19 +61,10 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def typed() -> list[str]:
-    """Returns the command line of this process after the interpreter, as it was typed."""
-    return sys.orig_argv[1:]
-
-
 def run(
-    count: int,
-    environment: Mapping[str, str],
-    gpus: Sequence[str] = (),
-    device: str = "",
-    command: Sequence[str] | None = None,
+    command: Sequence[str], count: int, environment: Mapping[str, str], gpus: Sequence[str] = (), device: str = ""
 ) -> int:
-    """Runs this command, or the one after the interpreter, as several processes until all have ended.
+    """Runs a command, without its interpreter, as several processes until all have ended.
 
     The GPUs are divided between them; without any, they compute on CPUs.
 
@@ -105,7 +96,7 @@ def run(
             own_place = replace(place, index=index)
             if index == 0:
                 own_place = replace(place, begun=write_begun)
-            children.append(Child(own_place, {**environment, **own}, command or typed()))
+            children.append(Child(own_place, {**environment, **own}, command))
         return _watch(children, begun, received)
     finally:
         os.close(begun)

@@ -18,6 +18,8 @@ GREETING = 4096
 _ATTEMPT_S = 2.0
 # Characters of a peer's text in a printed message.
 _MOST_SHOWN = 4000
+# Bytes of a random string that makes a proof useless for any other connection.
+NONCE = 32
 # The two sides of a proof. They are part of what is signed, so that a side can't answer with the other's own proof.
 PEER = "peer"
 FIRST = "process 0"
@@ -35,11 +37,6 @@ def encoded(message: Mapping[str, Any]) -> bytes:
 def printable(text: object) -> str:
     """Returns a peer's text as one line without control characters, which could move a terminal's cursor."""
     return "".join(sign if sign.isprintable() else " " for sign in in_one_line(str(text)[:_MOST_SHOWN]))
-
-
-def nonce() -> str:
-    """Returns a random string that makes a proof useless for any other connection."""
-    return secrets.token_hex(32)
 
 
 def proof(token: str, side: str, challenge: str, answer: str) -> str:
@@ -85,7 +82,7 @@ def authenticate(connection: socket.socket, token: str) -> None:
     challenge = _greeting(connection).get("challenge")
     if not isinstance(challenge, str):
         raise DeniedError
-    answer = nonce()
+    answer = secrets.token_hex(NONCE)
     own = {"answer": answer, "proof": proof(token, PEER, challenge, answer)}
     connection.sendall(encoded(own))
     if not is_proof(_greeting(connection).get("proof"), token, FIRST, challenge, answer):

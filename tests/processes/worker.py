@@ -32,7 +32,7 @@ def body() -> int:
 
     try:
         if lifecycle.launches(config):
-            return launch.run(int(config.processes or 1), {})
+            return launch.run(sys.orig_argv[1:], int(config.processes or 1), {})
         lifecycle.join(config, asked["agrees"])
         with lifecycle.explained():
             acts.ACTS[asked["act"]]()
