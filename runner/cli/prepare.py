@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from omegaconf import DictConfig, open_dict, read_write
 
@@ -22,7 +21,7 @@ from runner.config.convert import flatten, resolved
 from runner.config.hydra_keys import subfolder_problem
 from runner.config.options import import_paths
 from runner.config.quoting import quoted
-from runner.config.schema import AUTO, RunConfig
+from runner.config.schema import AUTO, ClusterConfig, MeshConfig, RunConfig
 from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host import folders
@@ -67,7 +66,11 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> tuple[RunConfig,
         raise invalid("hydra.output_subdir", subdir, problem=subdir_problem, fix="drop it")
     is_on_a_mesh = module not in _MODULES_WITHOUT_A_MESH
     if is_on_a_mesh and processes.launches(config.cluster):
-        _launch(config, composed)
+        # The processes claim the folder themselves. An error is known here before they have started.
+        folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
+        command = _of_one_run(sys.orig_argv[1:], config.resume)
+        lines = devices.device_lines(config, composed)
+        raise SystemExit(_launched(config.cluster, config.mesh, command, lines))
     if is_on_a_mesh and place.find(config.cluster) is not None:
         processes.join(config.cluster, _what_processes_must_agree_on(config, composed))
         return config, _claimed_together(composed)
@@ -90,30 +93,29 @@ def _claimed_together(composed: DictConfig) -> Path:
     return folder
 
 
-def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
-    """Starts the processes of a run on this machine, and ends with their exit code."""
-    # The processes claim the folder themselves. An error is known here before they have started.
-    folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
-    command = _of_one_run(sys.orig_argv[1:], config.resume)
+def _launched(cluster: ClusterConfig, on: MeshConfig, command: Sequence[str], lines: Sequence[str]) -> int:
+    """Starts the processes of a run on this machine, again after a loss; returns their exit code.
+
+    `lines` are printed before each start.
+    """
+    count = int(cluster.processes or 1)
+    gpus: list[str] = []
+    if on.device == "gpu":
+        gpus = accelerators.take(size(on.axes))
+    # The run is a sweep's job, so each of its processes is.
+    sweep = membership.membership()
+    environment: dict[str, str] = {}
+    if sweep is not None:
+        environment = sweep.environment()
 
     def start(variables: Mapping[str, str]) -> int:
-        print(*devices.device_lines(config, composed), flush=True)
-        gpus: list[str] = []
-        if config.mesh.device == "gpu":
-            gpus = accelerators.take(size(config.mesh.axes))
-        # The run is a sweep's job, so each of its processes is.
-        sweep = membership.membership()
-        environment = dict(variables)
-        if sweep is not None:
-            environment |= sweep.environment()
-        count = int(config.cluster.processes or 1)
-        return launch.run(command, count, environment, gpus, config.mesh.device)
+        print(*lines, flush=True)
+        return launch.run(command, count, {**environment, **variables}, gpus, on.device)
 
-    most = config.cluster.restarts
     # A supervisor around this command starts it again, and counts.
-    if not most or restarts.is_supervised():
-        raise SystemExit(start({}))
-    raise SystemExit(restarts.run(start, most))
+    if not cluster.restarts or restarts.is_supervised():
+        return start({})
+    return restarts.run(start, cluster.restarts)
 
 
 def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:

@@ -24,7 +24,7 @@ from typing import IO
 
 from runner.cluster.place import VARIABLE, Place
 from runner.cluster.restarts import SIGNALED, described
-from runner.cluster.timeouts import AFTER_FIRST_S, GRACE_S, SECOND_SIGNAL_S, UNHEARD_S
+from runner.cluster.timeouts import GRACE_S, SECOND_SIGNAL_S, UNHEARD_S
 from runner.errors import Interrupted
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
@@ -148,10 +148,7 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
         if not has_begun and now - failed_at > UNHEARD_S:
             deadline = now
         if children[0].code is not None:
-            within = UNHEARD_S
-            if children[0].code:
-                within = AFTER_FIRST_S
-            deadline = min(deadline, now + within)
+            deadline = min(deadline, now + UNHEARD_S)
         if now >= deadline:
             for child in children:
                 if child.code is None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 # MLflow's UI lists no tag whose name begins with `mlflow.`: these are for programs only.
@@ -82,14 +83,12 @@ def _start_time(pid: int) -> str:
 
 def file_text(path: Path) -> str:
     """Returns a file's text; empty if it can't be read."""
-    try:
+    with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return ""
 
 
 def _link(path: str) -> str:
-    try:
+    with suppress(OSError):
         return str(Path(path).readlink())
-    except OSError:
-        return ""
+    return ""

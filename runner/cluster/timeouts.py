@@ -32,12 +32,10 @@ RECORD_S = 25.0
 # the news and the exits.
 GRACE_S = 45.0
 
-# The launcher kills the rest sooner in three cases. After a second signal the user is impatient. Before all have
-# joined, and once process 0 has ended well, there is nothing to record. If process 0, which records, has failed, the
-# others only have to notice it.
+# The launcher kills the rest sooner in two cases. After a second signal the user is impatient. Before all have joined,
+# and once process 0 has ended, there is nothing to record.
 SECOND_SIGNAL_S = 5.0
 UNHEARD_S = 10.0
-AFTER_FIRST_S = 3.0
 
 # Process 0 waits for so long until all others have heard why the run ends, before it exits.
 LAST_WORDS_S = 3.0
