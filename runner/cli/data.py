@@ -46,8 +46,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         console.print_lines(f"{name:9} {line}" for name, line in head.items())
         for table in shown:
             has_texts = table.columns[0] in ("split", "array")  # else every column but the first has numbers
-            numeric = frozenset(range(1, 1 if has_texts else len(table.columns)))
-            tables.show(tables.Table(table.columns, table.rows, numeric), table.title)
+            numeric = range(1, 1 if has_texts else len(table.columns))
+            tables.show(table.columns, table.rows, table.title, numeric)
         files = [folder / "data.json"]
         with required(folder):
             content = {**head, "tables": [asdict(table) for table in shown]}

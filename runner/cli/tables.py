@@ -1,14 +1,10 @@
-"""Tables of runs and of data: on the terminal, as CSV and as Markdown."""
+"""Tables of runs and of data on the terminal."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from rich.text import Text
 
@@ -16,20 +12,8 @@ from runner.console import Column, Console, fitted
 from runner.task import metrics
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red"}
-# Columns that are shown however narrow the terminal is.
-_ALWAYS_SHOWN = ("status", "verified")
 # Width of a pipe or a file, which have none of their own: a wide terminal's.
 _DEFAULT_WIDTH = 160
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of text, with the indices of its right-aligned columns and of the highlighted row."""
-
-    titles: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: frozenset[int] = frozenset()
-    best: int | None = None
 
 
 def title(metric: str, shown: Sequence[str]) -> str:
@@ -51,25 +35,12 @@ def title(metric: str, shown: Sequence[str]) -> str:
     return metric
 
 
-def cell(values: Sequence[float]) -> str:
-    """Returns a metric of the runs of a row: the mean, with the sample standard deviation of several.
+def cell(number: float) -> str:
+    """Returns a number with four decimals or digits; thousands have separators.
 
-    >>> cell([0.91234]), cell([1.0, 3.0]), cell([])
-    ('0.9123', '2.0000 ± 1.4142', '')
+    >>> cell(0.91234), cell(12.3456), cell(12345.6)
+    ('0.9123', '12.35', '12,346')
     """
-    if len(values) < 2:
-        return "".join(map(_number, values))
-    deviation = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
-    return f"{_number(mean(values))} ± {_number(deviation)}"
-
-
-def mean(values: Sequence[float]) -> float:
-    """Returns the mean; NaN of no values. It may be infinite."""
-    return sum(values) / len(values) if values else math.nan
-
-
-def _number(number: float) -> str:
-    """Returns a number with four decimals or digits; thousands have separators."""
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):
@@ -82,28 +53,34 @@ def _number(number: float) -> str:
     return f"{number:.4f}"
 
 
-def show(table: Table, heading: str) -> None:
-    """Prints a table; if the terminal is too narrow, the last metrics are dropped first, then the last keys."""
+def show(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    heading: str,
+    numeric: Collection[int] = (),
+    best: int | None = None,
+) -> None:
+    """Prints a table; if the terminal is too narrow, the last metrics are dropped first, then the last keys.
+
+    Args:
+      titles: of the columns.
+      rows: of cells.
+      heading: above the table.
+      numeric: indices of the columns of numbers.
+      best: index of the highlighted row.
+    """
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=_DEFAULT_WIDTH)
-    first_number = min(table.numeric, default=len(table.titles))
+    first_number = min(numeric, default=len(titles))
     columns = []
-    for index, name in enumerate(table.titles):
-        order = index + len(table.titles) * (index in table.numeric)
-        if index in (0, 1, first_number) or name in _ALWAYS_SHOWN:
+    for index, name in enumerate(titles):
+        order = index + len(titles) * (index in numeric)
+        if index in (0, 1, first_number) or name == "status":
             order = 0  # never dropped
-        columns.append(Column(name, index in table.numeric, order))
-    rows = []
-    for row in table.rows:
-        # The status of several runs is followed by their number, as in `FINISHED 2`.
-        rows.append([Text(text, style=_STYLES.get(text.split(" ")[0], "")) for text in row])
-    styles = ["bold" if index == table.best else "" for index in range(len(rows))]
-    console.print(fitted(columns, rows, console.width, title=heading, styles=styles))
-
-
-def to_csv(table: Table) -> str:
-    """Returns the table as CSV, with a header."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([table.titles, *table.rows])
-    return out.getvalue()
+        columns.append(Column(name, index in numeric, order))
+    styled = []
+    for row in rows:
+        styled.append([Text(text, style=_STYLES.get(text, "")) for text in row])
+    styles = ["bold" if index == best else "" for index in range(len(rows))]
+    console.print(fitted(columns, styled, console.width, title=heading, styles=styles))

@@ -1,4 +1,4 @@
-"""The plan's words: tables that fit, files that say the same, plans side by side."""
+"""The plan's words: tables that fit, files that say the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from runner import console
-from runner.cli import plan as main
 from runner.config.schema import MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
 from runner.figures import of_shard
@@ -92,16 +91,6 @@ def test_parts_at_other_coordinates_have_other_colors() -> None:
     axes = {"batch": 2, "height": 2, "width": 2}
     places = [{"batch": b, "height": h, "width": w} for b in range(2) for h in range(2) for w in range(2)]
     assert len({of_shard(axes, place) for place in places}) == 8
-
-
-def test_a_plan_is_a_row_of_a_sweeps_table(tmp_path: Path) -> None:
-    assert main.summary(tmp_path) == {}
-    write_files(cases.plan(), tmp_path)
-    held = main.summary(tmp_path)
-    assert held["parameters + slots"] == "2.00 KiB"
-    assert held["between processes"] == "-"
-    write_files(cases.plan(**CROSSING), tmp_path)
-    assert main.summary(tmp_path)["between processes"] == "1: 500 B, 2 ms"
 
 
 def test_virtual_devices_share_the_rates_of_their_machine() -> None:

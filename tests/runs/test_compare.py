@@ -1,11 +1,10 @@
-"""The comparison: what is a column, what is folded, what passes a filter, and what the command prints and writes."""
+"""The comparison: what is a column, which run is first, what passes a filter, and what is printed and written."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import pytest
 from runner import figures
 from runner.cli.runs import compare as comparing
 from runner.cli.runs.command import main
-from runner.cli.runs.compare import grouped, table_of, varying
-from runner.cli.runs.records import RunRecord, directions, higher_is_better, judged_by, results_of
+from runner.cli.runs.compare import best_first, table_of, varying
+from runner.cli.runs.records import RunRecord, directions, higher_is_better, judged_by, result_columns, results_of
 from runner.cluster.membership import Membership
 from runner.tracking import start
 from runner.tracking.base import RunSpec
@@ -45,35 +44,37 @@ def test_an_option_of_a_group_stands_for_the_keys_that_go_with_it() -> None:
         for size in (32, 64)
     ]
     assert varying(runs) == ["optimizer", SIZE]
-    _, groups = grouped(runs, "eval/accuracy")
-    assert set(groups) == {(optimizer, size) for optimizer in ("adam", "sgd") for size in ("32", "64")}
 
 
 @pytest.mark.parametrize("differs", [{"optimizer": "adamw"}, {"task": "binary"}, {"mesh": "batch=4"}])
-def test_runs_of_other_options_or_axes_are_never_one_line(differs: dict[str, str]) -> None:
+def test_other_options_or_axes_are_a_column(differs: dict[str, str]) -> None:
     options = {"optimizer": "adam", "task": "classification", "mesh": "data"}
     runs = []
     for name, others in (("a", {}), ("b", differs)):
         axes = dict([others.get("mesh", "batch=8").split("=")])
         listed = listed_params({"mesh": {"axes": axes}}, options | others, [])
         runs.append(RunRecord(name, name, "FINISHED", {key: str(value) for key, value in listed.items()}, {}))
-    assert [len(members) for members in grouped(runs, "eval/accuracy")[1].values()] == [1, 1]
+    assert varying(runs) == list(differs)
 
 
 def test_where_records_are_kept_and_what_is_printed_are_no_differences() -> None:
     assert varying([record(name, trainer__progress=name, tracking__uri=name) for name in "ab"]) == []
 
 
-def test_seeds_of_one_config_are_one_line_with_mean_and_deviation() -> None:
+def test_a_run_is_a_row_with_its_seed_and_the_best_is_first() -> None:
+    told = {"mlflow.runner.metrics": json.dumps({"accuracy": "maximize"})}
     runs = [
-        record(f"{size}-{seed}", accuracy=accuracy, dataset__batch_size=size, trainer__seed=seed)
-        for size, seed, accuracy in ((64, 1, 0.90), (64, 2, 0.94), (128, 1, 0.80), (128, 2, math.nan))
+        record(f"{size}-{seed}", accuracy=accuracy, tags=told, dataset__batch_size=size, trainer__seed=seed)
+        for size, seed, accuracy in ((64, 1, math.nan), (64, 2, 0.94), (128, 1, 0.80), (128, 2, math.inf))
     ]
-    keys, groups = grouped(runs, "eval/accuracy")
-    assert (keys, list(groups)) == ([SIZE], [("64",), ("128",)]), "NaN is last"
-    table = table_of(keys, groups, "eval/accuracy")
-    assert table.titles == ("run", "batch_size", "runs", "test accuracy")
-    assert [row[1:] for row in table.rows] == [("64", "2", "0.9200 ± 0.0283"), ("128", "2", "NaN ± NaN")]
+    ranked = best_first(runs, "eval/accuracy")
+    assert table_of(ranked, varying(runs), "eval/accuracy") == {
+        "run": ["128-2", "64-2", "128-1", "64-1"],
+        "batch_size": ["128", "64", "128", "64"],
+        "seed": ["2", "2", "1", "1"],
+        "status": ["FINISHED"] * 4,
+        "test accuracy": ["inf", "0.9400", "0.8000", "NaN"],
+    }
 
 
 def of_task(*names: str, told: dict[str, str] | None = None) -> RunRecord:
@@ -86,22 +87,17 @@ def test_runs_are_judged_by_what_their_task_says() -> None:
     prices = of_task("eval/loss", "eval/mae", "eval/r2", "train/loss", told=told)
     assert directions([prices]) == {f"eval/{name}": better for name, better in told.items()}
     assert judged_by([prices]) == "eval/loss", "no first choice of which more is better"
-    titles = table_of([], {(): [prices]}, "eval/loss").titles
-    assert titles == ("run", "test loss", "test mae", "test r2", "train/loss")
+    assert list(result_columns([prices], "eval/loss")) == ["test loss", "test mae", "test r2", "train/loss"]
     assert higher_is_better("test/r2", [prices])
     assert not higher_is_better("eval/mae", [prices])
     labels = of_task("eval/loss", "eval/f1_micro", told={"loss": "minimize", "f1_micro": "maximize"})
     assert judged_by([labels]) == "eval/f1_micro"
 
 
-def test_what_diverged_is_told_and_sorts_last() -> None:
-    records = [record(f"r{seed}", trainer__seed=seed) for seed in (1, 2)]
-    records = [replace(one, metrics={"eval/loss": value}) for one, value in zip(records, (math.inf, 1.0), strict=True)]
-    assert table_of(*grouped(records, "eval/loss"), "eval/loss").rows[0][-1] == "inf ± NaN"
-    records = [replace(one, params={SIZE: one.name}) for one in records]
-    keys, groups = grouped(records, "eval/loss")
-    assert list(groups) == [("r2",), ("r1",)]
-    assert [row[-1] for row in table_of(keys, groups, "eval/loss").rows] == ["1.0000", "inf"]
+def test_figures_of_plans_are_shown_where_they_differ() -> None:
+    same, other = of_task("eval/loss", "plan/bytes_per_device"), of_task("eval/loss")
+    assert list(result_columns([same, same], "eval/loss")) == ["test loss"]
+    assert list(result_columns([same, other], "eval/loss")) == ["test loss", "bytes per device"]
 
 
 def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:
@@ -113,9 +109,11 @@ def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:
         "step_ms": 2.0,
         "ended": "in time",
         "steps": 6,
+        "plan_flops_per_device": 8.0,
     }
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    assert results_of(tmp_path) == {"eval/r2": 0.5, "train/loss": 0.25, "throughput/step_ms": 2.0}
+    expected = {"eval/r2": 0.5, "train/loss": 0.25, "throughput/step_ms": 2.0, "plan/flops_per_device": 8.0}
+    assert results_of(tmp_path) == expected
 
 
 POINTS = {"a": [(10, 0.5), (20, 0.25)], "b": [(5, 0.6), (10, 0.3)], "c": [(7, 0.1)]}
@@ -135,7 +133,7 @@ def test_curves_are_by_examples_where_batch_sizes_differ(
     drawn: list[Any] = []
     monkeypatch.setattr(figures, "save", lambda figure, _: drawn.append(figure.axes[0]))
     monkeypatch.setattr(comparing, "history", lambda _, run_id, __: POINTS[run_id])
-    runs = {name: RunRecord(name, name, "FINISHED", {SIZE: size}, {}) for name, size in sizes.items()}
+    runs = [RunRecord(name, name, "FINISHED", {SIZE: size}, {}) for name, size in sizes.items()]
     store: Any = None
     assert comparing.draw_curves(Path("x.png"), store, runs, ["eval/loss"]) == bool(steps)
     assert [axes.get_xlabel() for axes in drawn] == [label] * bool(steps)
@@ -176,11 +174,10 @@ def test_a_sweep_is_a_table_best_first_with_files_and_plots(
     store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = compare(capsys, f"uri={store}", "sweep=latest", f"out={tmp_path}")
-    assert "4 runs, 2 lines" in out
     assert "epochs" not in out, "what is the same is left out"
-    assert re.search(r"\w{8} +64 +2 +0\.8877 ± 0\.0071 +2\.1333 ± 0 *\n\w{8} +128 ", out)
+    assert re.search(r"4 runs\n(.*\n){2}\w{8} +64 +1 +FINISHED +0\.8927 +2\.1333 *\n\w{8} +64 +2 ", out)
     assert {path.name for path in tmp_path.glob("[!.]*")} == {"curves.png"}
-    assert "4 runs, 2 lines" in compare(capsys, f"uri={store}", "sweep=our sweep"), "by its name"
+    assert "4 runs\n" in compare(capsys, f"uri={store}", "sweep=our sweep"), "by its name"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +191,7 @@ def test_a_sweep_is_a_table_best_first_with_files_and_plots(
     ],
 )
 def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list[str], count: int) -> None:
-    assert f"{count} runs, " in compare(capsys, f"uri={store}", *arguments)
+    assert f"{count} runs" in compare(capsys, f"uri={store}", *arguments)
 
 
 @pytest.mark.parametrize(

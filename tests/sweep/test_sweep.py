@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from runner.cli.runs.command import main as compare
 from tests import forks, proc
 from tests.stores import store_in
 
@@ -127,17 +126,6 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
     assert resumed.info.status == "FINISHED"
     steps = [point.step for point in client.get_metric_history(run_id, "eval/loss")]
     assert sorted(steps) == [22 * epoch for epoch in range(1, 41)], "every evaluation once"
-
-
-@pytest.mark.nightly
-def test_optimizers_of_a_sweep_are_compared_in_lines_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep(tmp_path, *SHORT[:3], "engine=jax", "mesh=single", "optimizer=adam,adamw")
-    assert compare(["compare", "sweep=latest", f"uri={store_in(tmp_path)}"]) == 0
-    lines = capsys.readouterr().out
-    assert "2 runs, 2 lines" in lines
-    assert {"adam", "adamw"} < set(lines.split())
 
 
 def wait_for(text: str, log: Path) -> None:

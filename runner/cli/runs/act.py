@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from runner.checkpoint import attempts, files, runs, storage
@@ -13,8 +12,8 @@ from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
 from runner.cli.runs import compare, records
+from runner.cli.runs.command import Request
 from runner.cli.runs.records import RunRecord
-from runner.cli.runs.request import Request
 from runner.config.schema import TrackingConfig
 from runner.console import size as size_text
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, passing
@@ -82,12 +81,12 @@ def _show(selected: Sequence[RunRecord], heading: str, last: int = 0) -> None:
         result = ""
         metric = records.judged_by([record])
         if metric in record.metrics:
-            result = f"{metric} {tables.cell([record.metrics[metric]])}"
+            result = f"{metric} {tables.cell(record.metrics[metric])}"
         # MLflow's ids are random, so eight characters identify a run.
         rows.append((record.run_id[:8], record.name, record.status, ended, result, steps, size_text(size)))
     shown_rows = rows[: last or None]
     heading = heading.format(f"checkpoints of {_count(len(rows))}, {size_text(total)}")
-    tables.show(tables.Table(titles, tuple(shown_rows), frozenset({titles.index("size")})), heading)
+    tables.show(titles, shown_rows, heading, [titles.index("size")])
     if len(shown_rows) < len(rows):
         print(f"{len(rows) - len(shown_rows):,} older runs are not shown; to list all: last=0")
 
@@ -132,31 +131,26 @@ def _clean(selected: Sequence[RunRecord], *, confirmed: bool) -> int:
     Nothing that a run did not write is removed, and nothing of a run that is running.
     """
     removable = []
-    checkpoints = []
     for record in selected:
         if record.saved is not None and record.status == "RUNNING":
             print(f"skipped: {record.run_id} is running")
         elif record.saved is not None:
-            removable.append(record)
-            checkpoints.append(record.saved)
+            removable.append(record.saved)
     if not removable:
         print("nothing to remove")
         return EXIT_DONE
     if not confirmed:
-        _show(removable, "would remove {}")
+        _show([record for record in selected if record.saved in removable], "would remove {}")
         print("nothing removed; the runs in the store would stay; to remove: add yes=true")
         return EXIT_DONE
-    # All at once: a look at a run that another machine has left takes half a minute.
-    with ThreadPoolExecutor(len(checkpoints)) as pool:
-        looks = [pool.submit(runs.ended, "run", saved) for saved in checkpoints]
     freed = 0
     code = EXIT_DONE
-    for record, look in zip(removable, looks, strict=True):
+    for saved in removable:
         try:
-            freed += _remove(look.result())
+            freed += _remove(runs.ended("run", saved))
         # The other runs are cleaned all the same.
         except (ConfigError, OSError) as error:
-            print(f"error: could not clean run {record.run_id}: {error}", file=sys.stderr)
+            print(f"error: could not clean run {saved.id}: {error}", file=sys.stderr)
             code = EXIT_FAILED
     print(f"removed: {size_text(freed)} of checkpoints")
     return code

@@ -15,16 +15,18 @@ from mlflow.entities import Run
 from runner.checkpoint import runs
 from runner.checkpoint.places import Place
 from runner.checkpoint.runs import SavedRun
-from runner.cli.runs.request import Request
+from runner.cli import tables
+from runner.cli.runs.command import Request
 from runner.cluster import process
 from runner.config.fields import seconds_of
 from runner.errors import invalid
 from runner.task import metrics
 from runner.tracking.store import KIND_TAG, LATEST, Store, search
 
-_SPLITS = ("train", "eval", "test")
+_SPLITS = ("train", "eval", "test", "plan")
 _STEP_MS = "step_ms"
 _SPEED = ("throughput/examples_per_second", "throughput/step_ms")
+_PLAN = ("plan/bytes_per_device", "plan/collective_bytes", "plan/flops_per_device")
 # In a summary, `eval_examples` is the size of an evaluation and not one of its metrics.
 _EXAMPLES = "examples"
 # Runs that an error lists.
@@ -175,11 +177,6 @@ def history(store: Store, run_id: str, metric: str) -> list[tuple[int, float]]:
     return sorted((point.step, recorded(point.value)) for point in points)
 
 
-def values_in(records: Sequence[RunRecord], metric: str) -> list[float]:
-    """Returns a metric of those runs that have it."""
-    return [record.metrics[metric] for record in records if metric in record.metrics]
-
-
 def directions(records: Sequence[RunRecord]) -> dict[str, str]:
     """Returns the evaluation metrics, `minimize` or `maximize` as the runs' tasks declare, the loss first."""
     found = {metrics.LOSS: metrics.MINIMIZE}
@@ -193,14 +190,28 @@ def directions(records: Sequence[RunRecord]) -> dict[str, str]:
     return found
 
 
-def shown_metrics(records: Sequence[RunRecord], metric: str) -> list[str]:
-    """Returns the recorded metrics that a table of runs shows, `metric` first and the loss after the others."""
+def result_columns(records: Sequence[RunRecord], metric: str) -> dict[str, list[str]]:
+    """Returns the columns of results of a table of runs, by title: `metric` first, and the loss after the others.
+
+    Figures of plans are shown where the runs differ in them.
+    """
     loss, *evaluated = directions(records)
     evaluated.append(loss)
     tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in evaluated]
-    recorded = {name for record in records for name in record.metrics}
-    names = dict.fromkeys((metric, *evaluated, *tested, f"{metrics.TRAIN}loss", *_SPEED))
-    return [name for name in names if name in recorded]
+    wanted = dict.fromkeys((metric, *evaluated, *tested, f"{metrics.TRAIN}loss", *_SPEED, *_PLAN))
+    names = []
+    for name in wanted:
+        values = {record.metrics.get(name) for record in records}
+        is_shown = name == metric or name not in _PLAN or len(values) > 1
+        if is_shown and values != {None}:
+            names.append(name)
+    columns = {}
+    for name in names:
+        cells = []
+        for record in records:
+            cells.append(tables.cell(record.metrics[name]) if name in record.metrics else "")
+        columns[tables.title(name, names)] = cells
+    return columns
 
 
 def judged_by(records: Sequence[RunRecord]) -> str:

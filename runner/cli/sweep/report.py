@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner import figures
 from runner.checkpoint.arguments import KEYS, key_of
-from runner.cli import plan, tables
-from runner.cli.runs.records import RunRecord, from_run, results_of, shown_metrics, values_in
+from runner.cli import tables
+from runner.cli.runs.records import RunRecord, from_run, result_columns, results_of
 from runner.cli.sweep.sweep import Sweep, Values, values_of
 from runner.cluster.jobs import GOOD, Job, Outcome, jobs_text
 from runner.cluster.membership import short_keys, short_value, varied_name, varied_tags
@@ -57,13 +58,16 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     all_good = error is None and set(statuses) <= GOOD
     metric = sweep.settings.group.metric
     best = best_of(entries, metric, maximize=sweep.settings.group.direction == metrics.MAXIMIZE)
-    table = table_of(entries, metric, best)
+    table = table_of(entries, metric)
     files: list[Path] = []
     counts = ", ".join(f"{count} {status}" for status, count in Counter(statuses).items())
     result = f"{jobs_text(len(entries))}: {counts}"
     if entries:
         files = _write(sweep, entries, table, draw)
-        tables.show(table, sweep.settings.name)
+        rows = list(zip(*table.values(), strict=True))
+        numeric = range(list(table).index("seconds") + 1, len(table))
+        best_row = None if best is None else entries.index(best)
+        tables.show(list(table), rows, sweep.settings.name, numeric, best_row)
         for entry in entries:
             if entry.outcome.note and entry.outcome.status != "skipped":
                 print(f"{entry.job}: {entry.outcome.status}: {entry.outcome.note}")
@@ -122,44 +126,26 @@ def best_of(entries: Sequence[Entry], metric: str, *, maximize: bool) -> Entry |
     return min(finite, key=lambda entry: sign * entry.value(metric), default=None)
 
 
-def table_of(entries: Sequence[Entry], metric: str, best: Entry | None) -> tables.Table:
-    """Returns the sweep's table, jobs in order: the metrics that they recorded, or the figures of their plans."""
+def table_of(entries: Sequence[Entry], metric: str) -> dict[str, list[str]]:
+    """Returns the columns of the sweep's table by title, jobs in order; results are after the seconds."""
+    columns = {"job": [str(entry.job.number) for entry in entries]}
     keys = list(dict.fromkeys(key for entry in entries for key in entry.job.varied))
-    columns: dict[str, list[str]] = {"job": [str(entry.job.number) for entry in entries]}
     for key, title in short_keys(keys).items():
         columns[title] = [short_value(entry.job.varied.get(key, "")) for entry in entries]
     columns["status"] = [entry.outcome.status for entry in entries]
     columns["seconds"] = [f"{entry.outcome.seconds:.1f}" if entry.outcome.seconds else "" for entry in entries]
-    first_number = len(columns)
-    summaries: list[dict[str, str]] = []
-    for entry in entries:
-        summary = {}
-        if entry.outcome.status == "passed" and not entry.record.metrics:  # a plan records nothing
-            summary = plan.summary(entry.job.folder)
-        summaries.append(summary)
-    for title in dict.fromkeys(title for summary in summaries for title in summary):
-        columns[title] = [summary.get(title, "") for summary in summaries]
-    records = [entry.record for entry in entries]
-    names = shown_metrics(records, metric)
-    if {key.split(".")[0] for key in keys} & {"mesh", "layout"}:
-        names += sorted({name for record in records for name in record.metrics if name.startswith("plan/")})
-    for name in names:
-        columns[tables.title(name, names)] = [tables.cell(values_in([record], name)) for record in records]
-    numeric = frozenset(range(first_number, len(columns)))
-    verified = [record.tags.get("runner.verified", "") for record in records]
-    if any(verified):
-        columns["verified"] = [{"true": "yes", "false": "NO"}.get(tag, "") for tag in verified]
-    rows = tuple(zip(*columns.values(), strict=True))
-    return tables.Table(tuple(columns), rows, numeric, None if best is None else list(entries).index(best))
+    return columns | result_columns([entry.record for entry in entries], metric)
 
 
-def _write(sweep: Sweep, entries: Sequence[Entry], table: tables.Table, draw: Draw | None) -> list[Path]:
+def _write(
+    sweep: Sweep, entries: Sequence[Entry], table: Mapping[str, Sequence[str]], draw: Draw | None
+) -> list[Path]:
     """Writes the table and the pictures; returns those that could be written."""
     folder = sweep.settings.folder
-    rows = tuple((*row, entry.outcome.note) for row, entry in zip(table.rows, entries, strict=True))
+    columns = {**table, "note": [entry.outcome.note for entry in entries]}
     written: list[Path] = []
-    with spared(str(folder / _TABLE)):
-        (folder / _TABLE).write_text(tables.to_csv(replace(table, titles=(*table.titles, "note"), rows=rows)))
+    with spared(str(folder / _TABLE)), (folder / _TABLE).open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
         written.append(folder / _TABLE)
     metric = sweep.settings.group.metric
     judged = [entry for entry in entries if math.isfinite(entry.value(metric))]
