@@ -63,7 +63,6 @@ def compose(*overrides: str) -> RunConfig:
       >>> compose("mesh=batch8", "dataset=digits").mesh.axes
       {'batch': 8}
     """
-    _check(overrides)
     typed: Sequence[str] = overrides
     with session.opened(session.current().program, typed):
         try:
@@ -74,13 +73,6 @@ def compose(*overrides: str) -> RunConfig:
             raise
         except Exception as error:  # those of Hydra and OmegaConf share no base class
             raise ConfigError(one_line(error, typed)) from None
-
-
-def _check(overrides: Sequence[str]) -> None:
-    for override in overrides:
-        if override.startswith("-"):
-            fix = f"write 'key=value', or type python -m runner {override}"
-            raise ConfigError(f"{override}: must be an override, not a flag; {fix}")
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,7 @@ def make_plan(*overrides: str) -> ShownPlan:
       ConfigError: the config is invalid; the message is the line that the command prints.
       EngineError: the plan can't be made.
     """
-    _check(overrides)
+    compose(*overrides)
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan"
         run_command("runner.plan", [*overrides, f"{_RUN_DIR}={quoted(plan.as_posix())}"], quiet=True)
@@ -128,14 +120,14 @@ def train(*overrides: str) -> OpenedRun:
       KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
     """
     config = compose(*overrides)
+    if config.tracking.name == "none":
+        raise invalid("tracking", "none", problem="leaves no run to open", fix="type python -m runner tracking=none")
     # Chosen here, so that the run is found in it.
     folder = outputs_dir() / "runs" / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{random_part()}"
     typed_folder = checkpoint_arguments.value_of(overrides, _RUN_DIR)
     if typed_folder:
         folder = Path(typed_folder).absolute()
     run_command("runner", [*overrides, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
-    if config.tracking.name == "none":
-        return _of_folder(folder)
     files = sorted(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
     if not files:
         raise EngineError(f"the run left no record in {folder}")
@@ -184,7 +176,7 @@ class OpenedRun:
     """A recorded run.
 
     Attributes:
-      run_id: its id; of an untracked run, the name of its folder.
+      run_id: its id.
       status: MLflow's, as `FINISHED`.
       config: the resolved config.
       results: the last value of each metric.
@@ -195,7 +187,7 @@ class OpenedRun:
     status: str
     config: DictConfig
     results: Mapping[str, float]
-    _store: Store | None = None
+    _store: Store
 
     def __repr__(self) -> str:
         results = [f"{name} {value:.6g}" for name, value in self.results.items() if name.startswith("eval/")]
@@ -204,8 +196,6 @@ class OpenedRun:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """Every recorded point: one row per step, one column per metric, NaN where a metric has no point."""
-        if self._store is None:
-            return pd.DataFrame({name: [value] for name, value in self.results.items()})
         columns = {name: dict(records.history(self._store, self.run_id, name)) for name in self.results}
         frame = pd.DataFrame(columns).sort_index()
         frame.index.name = "step"
@@ -225,21 +215,11 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
     if store is None:
         raise invalid("run", run, problem="this project has no recorded runs", fix="start one: runner.train(...)")
     record = records.pick(run, records.tracked(store))
-    text = "{}"
+    config = DictConfig({})
     with tempfile.TemporaryDirectory() as folder:
+        # A run that another program recorded, or that failed early, has none.
         if "config.yaml" in {artifact.path for artifact in store.client.list_artifacts(record.run_id)}:
-            text = Path(store.client.download_artifacts(record.run_id, "config.yaml", folder)).read_text()
-    return OpenedRun(record.run_id, record.name, record.status, _config(text), record.metrics, store)
-
-
-def _config(text: str) -> DictConfig:
-    config = OmegaConf.create(text)
-    assert isinstance(config, DictConfig)
-    return config
-
-
-def _of_folder(folder: Path) -> OpenedRun:
-    """Returns the run of a folder, which nothing tracked."""
-    status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
-    config = _config((folder / "config.yaml").read_text())
-    return OpenedRun(folder.name, folder.name, status, config, records.results_of(folder))
+            loaded = OmegaConf.load(store.client.download_artifacts(record.run_id, "config.yaml", folder))
+            assert isinstance(loaded, DictConfig)
+            config = loaded
+    return OpenedRun(record.run_id, record.name, record.status, config, record.metrics, store)

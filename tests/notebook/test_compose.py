@@ -31,7 +31,7 @@ def test_overrides_mean_what_they_mean_on_the_command_line() -> None:
         (["trainer.epoch=1"], "trainer.epoch=1: unknown key"),
         (["trainer.epochs=1,2"], "trainer.epochs=1,2:"),
         (["=5"], "'=5': has no key"),
-        (["-m"], "-m: must be an override, not a flag; write 'key=value'"),
+        (["-m"], "'-m': can't be parsed as an override; write key=value"),
         (["resume=latest", "trainer.checkpoint.folder=nowhere"], "resume=latest: no run left a checkpoint"),
     ],
 )

@@ -50,15 +50,10 @@ def test_a_run_is_its_config_and_a_table_of_its_points(store: Store, tmp_path: P
 def test_a_run_that_is_not_there_is_refused(store: Store) -> None:
     with pytest.raises(runner.ConfigError, match=r"run=nope: no run has this id or name"):
         runner.open_run("nope", store.uri)
-
-
-def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("trainer: {epochs: 2}\n")
-    (tmp_path / "summary.json").write_text('{"eval_loss": 0.5}')
-    run = notebook._of_folder(tmp_path)
-    assert (run.status, run.config.trainer.epochs, run.metrics["eval/loss"][0]) == ("FINISHED", 2, 0.5)
     with pytest.raises(runner.ConfigError, match="run=latest: this project has no recorded runs"):
         runner.open_run("latest", "none")
+    with pytest.raises(runner.ConfigError, match="tracking=none: leaves no run to open"):
+        runner.train("dataset=digits", "tracking=none")
 
 
 @pytest.fixture
@@ -99,9 +94,8 @@ def test_training_and_planning_from_python(tmp_path: Path, monkeypatch: pytest.M
     out = Cell()
     monkeypatch.setattr(sys, "stdout", out)
     folder = tmp_path / "run"
-    run = runner.train(
-        *words, "tracking=none", f"hydra.run.dir={folder}", f"trainer.checkpoint.folder={tmp_path / 'saved'}"
-    )
+    places = [f"hydra.run.dir={folder}", f"trainer.checkpoint.folder={tmp_path / 'saved'}"]
+    run = runner.train(*words, f"tracking.uri={store_in(tmp_path)}", *places)
     assert (run.status, run.config.mesh.axes.batch) == ("FINISHED", 2)
-    assert run.metrics["eval/loss"][0] > 0
+    assert run.results["eval/loss"] > 0
     assert "epoch 1/1" in out.getvalue()

@@ -62,9 +62,6 @@ class MadeUp:
         self.stop = SimpleNamespace(requested=False)
         self.folder.mkdir(exist_ok=True)
 
-    def earlier_run(self, _job: Job) -> None:
-        return None
-
     def plan(self, overrides: list[str], number: int) -> Job:
         job = Job(number, tuple(overrides), self.folder / str(number), varied_of(overrides, [RATE]))
         self.jobs.append(job)
@@ -106,13 +103,14 @@ def test_a_search_goes_on_after_an_interruption_up_to_its_number(tmp_path: Path)
     first = MadeUp(tmp_path / "first", peak)
     first.run(first.open(12), most=5)
     assert len(first.study.get_trials(states=[TrialState.COMPLETE])) == 5
-    (cut_off,) = first.study.get_trials(states=[TrialState.FAIL])
+    (cut_off,) = first.study.get_trials(states=[TrialState.RUNNING])
 
     second = MadeUp(tmp_path / "second", peak)
     second.run(second.open(12))
     fair = second.study.get_trials(states=[TrialState.COMPLETE])
     assert len(fair) == 12
-    assert any(trial.params == cut_off.params for trial in fair), "what was cut off is tried again"
+    assert fair[cut_off.number].params == cut_off.params, "what was cut off is tried again"
+    assert [second.outcomes[number].status for number in range(5)] == ["skipped"] * 5
     assert len(second.jobs) == 12, "the table has the trials of both sittings"
 
 

@@ -16,24 +16,19 @@ from matplotlib import pyplot, rc_context
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from optuna.visualization import matplotlib as drawing
 
 from runner import figures
 from runner.cli.runs.records import results_of
-from runner.cli.sweep.sweep import Sweep, own_overrides
-from runner.cluster.jobs import Job, JobStatus, Outcome
+from runner.cli.sweep.sweep import Sweep
+from runner.cluster.jobs import Job, Outcome
 from runner.config.schema_hydra import SearchSweeper
 from runner.errors import ConfigError
 from runner.host.secrets import STUDIES, reveal
 from runner.tracking.location import absolute, sqlite_path
 
-# User attribute of a trial that a signal ended: it says nothing of its values, and these are tried again.
-_INTERRUPTED = "interrupted"
-_STATUS_OF_EARLIER_TRIALS: dict[TrialState, JobStatus] = {
-    TrialState.COMPLETE: "skipped",
-    TrialState.FAIL: "failed",
-}
+_EARLIER = "a trial before the sweep was resumed"
 _FEWEST_TO_DRAW = 3  # trials; below, a picture has nothing to show
 _FEWEST_TO_WEIGH = 10  # trials; below, fANOVA fits noise
 
@@ -50,72 +45,54 @@ class Search:
         self._fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
         name = sweep.settings.folder.name if sweep.parent is None else sweep.parent.run_id
         self._study = _open_study(settings, name, str(sweep.settings.group.direction))
-        self._open_trials: dict[int, optuna.Trial] = {}
-        self._add_earlier_trials()
 
     @property
     def count(self) -> int:
         """How many trials are left."""
-        return max(0, self._settings.n_trials - self._fair_trials(*_STATUS_OF_EARLIER_TRIALS))
+        ended = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+        return max(0, self._settings.n_trials - len(ended))
 
     def trials(self) -> Iterator[Job]:
-        """Yields trials as jobs until there are enough; one with an invalid config fails at once."""
-        while self.count > len(self._open_trials):
-            # One that a signal ended counts when it is tried again.
-            begun = self._fair_trials(*_STATUS_OF_EARLIER_TRIALS, TrialState.RUNNING)
+        """Yields trials as jobs until there are enough; one with an invalid config fails at once.
+
+        Those of a sweep that is resumed come first: what ended is only listed, and what was interrupted runs again.
+        """
+        for frozen in self._study.get_trials(deepcopy=False):
+            job = self._plan(frozen.number, frozen.params)
+            if frozen.state == TrialState.FAIL:
+                self._sweep.outcomes[frozen.number] = Outcome("failed", note=_EARLIER)
+            elif frozen.state == TrialState.COMPLETE:
+                self._sweep.outcomes[frozen.number] = Outcome("skipped", note=_EARLIER)
+            elif job is not None:
+                yield job
+        while (begun := len(self._study.get_trials(deepcopy=False))) < self._settings.n_trials:
             self._study.sampler = _sampler(self._settings, begun)
             trial = self._study.ask(self._space)
-            self._open_trials[trial.number] = trial
-            job = self._sweep.plan([*self._fixed, *_overrides_of(trial.params)], trial.number)
+            job = self._plan(trial.number, trial.params)
             if job is not None:
                 yield job
-            else:
-                self.tell(self._sweep.jobs[-1], self._sweep.outcomes[trial.number])
+
+    def _plan(self, number: int, params: Mapping[str, object]) -> Job | None:
+        """Adds a trial to the sweep's jobs; None if it needs no run, which ends it."""
+        job = self._sweep.plan([*self._fixed, *_overrides_of(params)], number)
+        if job is None:
+            self.tell(self._sweep.jobs[-1], self._sweep.outcomes[number])
+        return job
 
     def tell(self, job: Job, outcome: Outcome) -> None:
-        """Ends a trial in the study."""
-        trial = self._open_trials.pop(job.number)
+        """Ends a trial in the study; one that a signal ended stays open, for a resumed sweep."""
+        if outcome.status == "killed" and self._sweep.stop.requested:
+            return
         results = results_of(job.folder)
         if outcome.status == "skipped":
             results = self._sweep.finished_runs[job.number].data.metrics
         value = results.get(self._sweep.settings.group.metric, math.nan)
-        if outcome.status in ("passed", "skipped") and math.isfinite(value):
-            self._study.tell(trial, value)
-        elif outcome.status == "killed" and self._sweep.stop.requested:
-            self._fail_interrupted(trial)
+        is_told = outcome.status in ("passed", "skipped") and math.isfinite(value)
+        # A trial of an earlier sitting may have ended then.
+        if is_told:
+            self._study.tell(job.number, value, skip_if_finished=True)
         else:
-            self._study.tell(trial, state=TrialState.FAIL)
-
-    def _fail_interrupted(self, trial: optuna.Trial) -> None:
-        """Ends a trial as failed whose values a resumed sweep tries again."""
-        trial.set_user_attr(_INTERRUPTED, True)
-        self._study.enqueue_trial(trial.params)
-        self._study.tell(trial, state=TrialState.FAIL)
-
-    def _fair_trials(self, *states: TrialState) -> int:
-        """Returns how many trials are in these states, without those that a signal ended."""
-        trials = self._study.get_trials(deepcopy=False, states=states)
-        return sum(not trial.user_attrs.get(_INTERRUPTED) for trial in trials)
-
-    def _add_earlier_trials(self) -> None:
-        """Adds the trials before a resumption to the sweep; those that a killed sweep left open are tried again."""
-        for frozen in self._study.get_trials(deepcopy=False):
-            if frozen.state == TrialState.RUNNING:
-                # Optuna has no public way to continue a trial of another process.
-                self._fail_interrupted(optuna.Trial(self._study, frozen._trial_id))
-            elif frozen.state in _STATUS_OF_EARLIER_TRIALS and not frozen.user_attrs.get(_INTERRUPTED):
-                self._add_earlier_trial(frozen)
-
-    def _add_earlier_trial(self, frozen: FrozenTrial) -> None:
-        varied = {key.lstrip("+"): _as_typed(value) for key, value in frozen.params.items()}
-        overrides = own_overrides([*self._fixed, *_overrides_of(frozen.params)])
-        job = Job(frozen.number, overrides, self._sweep.settings.folder / str(frozen.number), varied)
-        self._sweep.jobs.append(job)
-        status = _STATUS_OF_EARLIER_TRIALS[frozen.state]
-        self._sweep.outcomes[job.number] = Outcome(status, note="a trial before the sweep was resumed")
-        run = self._sweep.earlier_run(job)
-        if run is not None:
-            self._sweep.finished_runs[job.number] = run
+            self._study.tell(job.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def draw(self, folder: Path) -> list[Path]:
         """Draws Optuna's pictures that there are enough trials for into a folder, and returns their paths."""
@@ -168,12 +145,8 @@ def _sampler(settings: SearchSweeper, number: int) -> optuna.samplers.BaseSample
 
 
 def _overrides_of(params: Mapping[str, object]) -> list[str]:
-    return [f"{key}={_as_typed(value)}" for key, value in params.items()]
-
-
-def _as_typed(value: object) -> str:
-    """Returns a value as an override has it; a float with all its digits, so that a trial can be repeated."""
-    return repr(value) if isinstance(value, float) else str(value)
+    # `str` of a float has all its digits, so that a trial can be repeated.
+    return [f"{key}={value}" for key, value in params.items()]
 
 
 def space_of(overrides: Sequence[Override]) -> dict[str, BaseDistribution]:

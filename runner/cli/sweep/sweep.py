@@ -160,7 +160,7 @@ class Sweep:
         except Exception as error:  # ours or Hydra's own: the other jobs may be valid
             self.outcomes[number] = Outcome("refused", note=one_line(error, overrides))
             return None
-        earlier = self.earlier_run(job)
+        earlier = self._earlier.get(values_of(varied_tags(job.varied)))
         # Done, even where the command line has more overrides now: what is added (`trainer.on_nan=continue`) is for
         # the jobs that are left.
         if earlier is not None and _has_finished(earlier):
@@ -175,10 +175,6 @@ class Sweep:
             job = replace(job, overrides=(*job.overrides, *resuming))
         self.jobs[-1] = job
         return job
-
-    def earlier_run(self, job: Job) -> Run | None:
-        """Returns the job's run in the sweep that this one resumes; None where it has none."""
-        return self._earlier.get(values_of(varied_tags(job.varied)))
 
 
 def _has_finished(run: Run) -> bool:
