@@ -18,7 +18,7 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
-from runner.cli.runs import command as runs_command
+from runner.cli.runs import request
 from runner.config import schema, schema_task
 from runner.config.build import type_in_words
 from runner.config.fields import Constraint, constraint_of
@@ -256,8 +256,8 @@ def commands() -> list[tuple[str, str]]:
 
 def _arguments() -> list[str]:
     lines = ["### `python -m runner.runs`", "", "An action, then keys.", "", "| argument | |", "|---|---|"]
-    lines += [f"| `{name}` | {cell(says)} |" for name, says in runs_command.ACTIONS.items()]
-    return [*lines, *(f"| `{name}=` | {cell(says)} |" for name, says in runs_command.KEYS.items()), ""]
+    lines += [f"| `{name}` | {cell(says)} |" for name, says in request.ACTIONS.items()]
+    return [*lines, *(f"| `{name}=` | {cell(says)} |" for name, says in request.KEYS.items()), ""]
 
 
 def page() -> str:

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from runner.cli.runs.command import read
+from runner.cli.runs import request
 from runner.cluster import restarts
 from tests.docs import composing, examples, pages, site
 from tests.docs.pages import ROOT, Command
@@ -96,7 +96,7 @@ def check(command: Command, page: str) -> None:
     elif module == "runner.supervise":
         assert importlib.import_module("runner.cli.supervise")._problem(command.arguments[1:]) is None
     elif module == "runner.runs":
-        read(command.arguments)
+        request.read(command.arguments)
     elif module.split(".")[0] == "runner":
         if not {"--help", "--version", "-h"} & set(command.words):
             own = {"command_module": lambda: module}

@@ -12,8 +12,8 @@ from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
 from runner.cli.runs import compare, records
-from runner.cli.runs.command import Request
 from runner.cli.runs.records import RunRecord
+from runner.cli.runs.request import Request
 from runner.config.schema import TrackingConfig
 from runner.console import size as size_text
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, passing

@@ -16,7 +16,7 @@ from runner.checkpoint import runs
 from runner.checkpoint.places import Place
 from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
-from runner.cli.runs.command import Request
+from runner.cli.runs.request import Request
 from runner.cluster import process
 from runner.config.fields import seconds_of
 from runner.errors import invalid
