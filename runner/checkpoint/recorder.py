@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from runner.checkpoint import metric_history
 from runner.checkpoint.metric_history import MetricHistory, prefixed
 from runner.checkpoint.stopping import Measured
 from runner.data.base import Array
-from runner.engine.base import Pending
+from runner.engine.calls import PendingCall
 from runner.errors import NotFiniteError
 from runner.task.base import LOSS, Evaluation
 from runner.task.metrics import EPOCH, EVAL, TRAIN
@@ -65,7 +66,7 @@ class MetricRecorder:
         self._by_batch = by_batch
         self._checks_loss = checks_loss
         self._tokens = tokens
-        self._pending: deque[tuple[int, Pending]] = deque()
+        self._pending: deque[tuple[int, PendingCall[Any]]] = deque()
         self._last_step = 0
         self._rate_step = 0
         self.history: MetricHistory = metric_history.empty(metrics)
@@ -79,7 +80,7 @@ class MetricRecorder:
         """Returns (step, logged name -> value) of every evaluation, see `metric_history.measured`."""
         return metric_history.measured(self.history)
 
-    def add(self, first_step: int, pending: Pending) -> None:
+    def add(self, first_step: int, pending: PendingCall[Any]) -> None:
         """Takes a device call that has been started, and reads the call before it."""
         self._pending.append((first_step, pending))
         while len(self._pending) > _CALLS_IN_FLIGHT:

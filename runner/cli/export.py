@@ -21,8 +21,7 @@ from runner.console import Console
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER
-from runner.engine import devices, lengths, registry
-from runner.engine.base import PlainModel
+from runner.engine import devices, lengths, make_engine
 from runner.engine.common import Engine
 from runner.errors import EngineError
 from runner.host import stages
@@ -86,8 +85,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         # The export appears in its folder when the block ends, so only after it was compared and found equal.
         with making(target) as unfinished:
             with stages.stage("writing the export"), quiet_native_log(native_log):
-                makers = registry.ENGINES[config.engine.name].module("plain")
-                plain: PlainModel = makers.make(config, served.spec, _weights_in_use(saved.checkpoint))
+                # No step is taken, so the length of the training does not matter.
+                unbuilt = make_engine(config, served.spec, 1)
+                plain = unbuilt.plain_model(_weights_in_use(saved.checkpoint))
                 has_tensorflow = importlib.util.find_spec("tensorflow") is not None
                 # A user's layers may need AutoGraph to rewrite them.
                 convert = not config.model.target.startswith("runner.")

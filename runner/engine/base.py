@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from runner.data.base import Array
-from runner.layout import Placement
 
 T = TypeVar("T")
 
@@ -56,13 +55,6 @@ class StepMetrics:
 
     sums: Mapping[str, Array]
     weight: Array
-
-
-class Pending(Protocol):
-    """Metrics of a device call that may not have ended."""
-
-    def read(self) -> StepMetrics:
-        """Waits for the call and returns its metrics."""
 
 
 @dataclass(frozen=True)
@@ -234,19 +226,3 @@ class LossSplit:
     def joined(self) -> LossSplit:
         """Returns the split into one part, in one chunk unless a loss is computed whole."""
         return LossSplit(tuple(min(count, 1) for count in self.chunks), 1, 1)
-
-
-@runtime_checkable
-class TracesForward(Protocol):
-    """An engine for hardware that is not here, or what one has traced; it knows what a forward pass keeps."""
-
-    placements: Mapping[str, Placement]
-
-    def variables(self) -> Mapping[str, VariableInfo]:
-        """Returns canonical path -> variable."""
-
-    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps in device memory."""
-
-    def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
-        """Returns shape and dtype of the whole scores of attention by block; fused attention has none."""

@@ -18,13 +18,12 @@ from runner.arrays import Tensor
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import WEIGHT, Array, DataSource
 from runner.engine import calls, evaluation
-from runner.engine.axes import axes_of
 from runner.engine.base import (
     Collective,
     HostBatches,
     LayerOutput,
-    Pending,
     PlacedBatches,
+    PlainModel,
     ProgramCost,
     Shard,
     VariableInfo,
@@ -33,7 +32,7 @@ from runner.engine.base import (
 from runner.engine.mappings import map_values
 from runner.host import stages
 from runner.layout import Placement, Spec
-from runner.layout.axes import axis_size
+from runner.layout.axes import axes_of, axis_size
 from runner.layout.inputs import input_specs
 from runner.model import padding, target
 from runner.task.base import LOSS, DataSpec, Evaluation, Outputs, named_outputs
@@ -133,7 +132,7 @@ class Engine(ABC):
         """Compiles the step for batches of these shapes, without running it."""
 
     @abstractmethod
-    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> calls.PendingCall[Any]:
         """Runs `batches.steps` training steps in one device call, after `first_step` earlier ones."""
 
     @abstractmethod
@@ -169,8 +168,11 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def plain_model(self) -> Any:
-        """Returns a single-device model of the same framework, with the current weights or their EMA."""
+    def plain_model(self, values: Mapping[str, Array] | None = None) -> PlainModel:
+        """Returns the model on one device, of its framework's own layers, with these whole arrays by path.
+
+        None: with the current weights or their EMA, which all processes gather. With values the engine may be unbuilt.
+        """
 
     def collectives(self) -> list[Collective]:
         """Returns the collectives in the compiled step's program, if the engine `counts_cost`."""
@@ -179,6 +181,17 @@ class Engine(ABC):
     def program_cost(self) -> ProgramCost | None:
         """Returns the compiled program's cost; None if the compiler does not count it."""
         return None
+
+    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps in device memory.
+
+        Like `attention_scores`, it is known of hardware that is not here only.
+        """
+        return []
+
+    def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
+        """Returns shape and dtype of the whole scores of attention by block; fused attention has none."""
+        return []
 
     @abstractmethod
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:

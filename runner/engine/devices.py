@@ -149,7 +149,7 @@ def _named(engine: str, cluster: ClusterConfig, config: MeshConfig, kind: str) -
     """Returns the accelerators that were asked for by name. With `runner.plan` they need not exist."""
     available = accelerators.find(kind)
     count = _count_in_all(cluster, available)
-    if is_elsewhere():
+    if command_module() == _PLAN_COMMAND:
         sizes = config.axes.values()
         # A size of -1 takes all devices, so that mesh sets no number.
         if -1 not in sizes:
@@ -164,11 +164,6 @@ def _named(engine: str, cluster: ClusterConfig, config: MeshConfig, kind: str) -
         problem = f"{missing.what} for the {available.words()} here"
         raise invalid(key, kind, problem=problem, fix=f"{missing.fix}, or set {key}=cpu")
     return Choice(kind, count, available.model)
-
-
-def is_elsewhere() -> bool:
-    """Returns whether the config's devices may be missing here: the run is only planned."""
-    return command_module() == _PLAN_COMMAND
 
 
 def device_lines(config: RunConfig, composed: DictConfig) -> list[str]:

@@ -84,14 +84,12 @@ def evaluate(
     # compute while the host adds up.
     pending: tuple[BatchResult[T], HostBatches] | None = None
     for batch in batches:
-        started = start(batch)
+        started = (start(batch), batch)
         if pending is not None:
-            result, its_batch = pending
-            sums.add(result, its_batch)
-        pending = (started, batch)
+            sums.add(*pending)
+        pending = started
     if pending is not None:
-        result, its_batch = pending
-        sums.add(result, its_batch)
+        sums.add(*pending)
     return sums.evaluation()
 
 

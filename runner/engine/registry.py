@@ -2,17 +2,15 @@
 
 Imports neither TensorFlow nor JAX, nor NumPy, whose import would delay a config error.
 
-An engine is a package with four modules:
+An engine is a package with three modules:
 
 - `environment`: `prepare_environment(engine, mesh, timeout)` runs before the library's first import; the mesh is None
   in a plan for hardware that is not here;
 - `devices`: `prepare_devices(mesh)` runs right after that import;
-- `engine`: `make(config, data, total_steps, planning=)` returns a `runner.engine.common.Engine`; imports the library;
-- `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel` for exports: the model on one device,
-  of its framework's own layers, with whole arrays by path.
+- `engine`: `make(config, data, total_steps, planning=)` returns a `runner.engine.common.Engine`; imports the library.
 
 One that is `full` has a module `planned`, whose engine is made for hardware that is not here, and a package
-`own_step`, with modules `engine` and `plain` of its own for steps of a user's class.
+`own_step`, with a module `engine` of its own for steps of a user's class.
 
 A user's module may import a library itself, and create layers at its import. So each command calls `prepare` before it
 loads data or creates a task.
@@ -116,14 +114,6 @@ ENGINES: Mapping[str, EngineEntry] = {
         full=True,
     ),
 }
-
-
-def keras_package(name: str | None) -> str:
-    """Returns the Keras package of an engine's models, tf_keras for a recorded name that is no engine now."""
-    entry = ENGINES.get(name or "")
-    if entry is None:
-        return TF_KERAS
-    return entry.keras
 
 
 def distributions() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from runner.config.schema import LayoutConfig
 
@@ -57,6 +57,16 @@ def data_axes(config: LayoutConfig, axes: Mapping[str, int]) -> set[str]:
 def replicated(shape: Shape) -> Spec:
     """Returns the spec of a replicated variable."""
     return (None,) * len(shape)
+
+
+def axes_of(specs: Iterable[Spec]) -> set[str]:
+    """Returns the axes that shard a dim of any array."""
+    return {name for spec in specs for axis in spec for name in names_of(axis)}
+
+
+def without_axes(spec: Spec, axes: Collection[str]) -> Spec:
+    """Returns a spec that shards no dim over some axes."""
+    return tuple(None if axis in axes else axis for axis in spec)
 
 
 def axis_size(axes: Mapping[str, int], axis: str | None) -> int:

@@ -40,30 +40,19 @@ def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, in
             needed *= axis_size
     kind = device_kind(config)
     if len(rest_axes) > 1:
-        raise invalid(
-            f"mesh.axes.{rest_axes[1]}",
-            REST,
-            problem=f"only one axis may be {REST}, but {rest_axes[0]} is too",
-            fix="give one of them a size",
-        )
+        problem = f"only one axis may be {REST}, but {rest_axes[0]} is too"
+        raise invalid(f"mesh.axes.{rest_axes[1]}", REST, problem=problem, fix="give one of them a size")
     rest_axis = next(iter(rest_axes), None)
     if rest_axis is not None and not available:
         # A plan needs no devices, so there may be none.
-        raise invalid(
-            f"mesh.axes.{rest_axis}",
-            REST,
-            problem=f"there is no {kind.upper()} here to count",
-            fix=f"set mesh.axes.{rest_axis}=8",
-        )
+        key = f"mesh.axes.{rest_axis}"
+        raise invalid(key, REST, problem=f"there is no {kind.upper()} here to count", fix=f"set {key}=8")
     if needed > available:
         raise _too_few_devices(config, needed, available)
     if rest_axis is not None and available % needed:
-        raise invalid(
-            f"mesh.axes.{rest_axis}",
-            REST,
-            problem=f"the other axes ({needed}) must divide the {available} devices",
-            fix=f"set mesh.axes.{rest_axis}={available // needed}",
-        )
+        key = f"mesh.axes.{rest_axis}"
+        problem = f"the other axes ({needed}) must divide the {available} devices"
+        raise invalid(key, REST, problem=problem, fix=f"set {key}={available // needed}")
     axes = dict(config.axes)
     if rest_axis is not None:
         axes[rest_axis] = available // needed
@@ -82,12 +71,8 @@ def _too_few_devices(config: MeshConfig, needed: int, available: int) -> ConfigE
     noun = "devices are"
     if available == 1:
         noun = "device is"
-    return invalid(
-        "mesh.axes",
-        f"{{{axes}}}",
-        problem=f"needs {needed} devices, but only {available} {kind.upper()} {noun} available",
-        fix=fix,
-    )
+    problem = f"needs {needed} devices, but only {available} {kind.upper()} {noun} available"
+    return invalid("mesh.axes", f"{{{axes}}}", problem=problem, fix=fix)
 
 
 def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> list[int]:

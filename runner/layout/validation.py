@@ -60,12 +60,8 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
                 if dim == SEQUENCE and axis is not None:
                     _check_heads(key, show(spec), axis, config.rules)
         else:
-            raise invalid(
-                key,
-                spec,
-                problem=f"the dataset has no array {name!r} (its arrays: {', '.join(arrays)})",
-                fix=did_you_mean(name, list(arrays), f"remove {key}"),
-            )
+            problem = f"the dataset has no array {name!r} (its arrays: {', '.join(arrays)})"
+            raise invalid(key, spec, problem=problem, fix=did_you_mean(name, list(arrays), f"remove {key}"))
 
 
 def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) -> None:
@@ -136,12 +132,9 @@ def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
     used = [name for name in _KINDS if getattr(rule, name) is not None]
     if len(used) != 1:
         axis = list(axes)[-1]
-        raise invalid(
-            f"{key}.spec",
-            rule.spec,
-            problem=f"a rule has exactly one of {', '.join(_KINDS)}, but this one has {' and '.join(used) or 'none'}",
-            fix=f"write spec: [null,{axis}] with one entry per dim, or shard: {axis}",
-        )
+        problem = f"a rule has exactly one of {', '.join(_KINDS)}, but this one has {' and '.join(used) or 'none'}"
+        fix = f"write spec: [null,{axis}] with one entry per dim, or shard: {axis}"
+        raise invalid(f"{key}.spec", rule.spec, problem=problem, fix=fix)
     if rule.store is not None and (rule.transformer is None or rule.store in (rule.transformer, EXPERTS)):
         problem = "works with transformer only, and on another axis than that and experts"
         raise invalid(f"{key}.store", rule.store, problem=problem, fix="remove store")
@@ -181,12 +174,8 @@ def _check_input_axes(config: LayoutConfig, axes: Mapping[str, int]) -> None:
             first = name
         elif spec[0] != config.inputs[first][0]:
             expected = config.inputs[first][0]
-            raise invalid(
-                key,
-                spec,
-                problem=f"the first entry must equal that of {first}, {expected or 'null'}",
-                fix=f"set {key}={show((expected, *spec[1:]))}",
-            )
+            problem = f"the first entry must equal that of {first}, {expected or 'null'}"
+            raise invalid(key, spec, problem=problem, fix=f"set {key}={show((expected, *spec[1:]))}")
 
 
 def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -> None:

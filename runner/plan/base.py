@@ -215,7 +215,9 @@ class Forecast:
         if self.fits:
             return FITS
         is_far_too_large = self.is_transformer and self.peak_bytes > _MOST_OVERESTIMATED * self.capacity_bytes
-        return MAY_FIT if self.state_fits and not is_far_too_large else TOO_LARGE
+        if is_far_too_large or not self.state_fits:
+            return TOO_LARGE
+        return MAY_FIT
 
     @property
     def setting(self) -> str:

@@ -8,8 +8,7 @@ The sharding of a layer's output is assumed to follow these rules:
 - The dims between the first and the last, such as an image's height and width, are sharded as those of the model input
   that the output is computed from, as long as the rank stays the same.
 - The last dim is sharded as the last dim of the layer's kernel.
-- Variables that an engine uses whole, such as a convolution's kernel on DTensor, are used whole on every device, and
-  so is their input.
+- Variables that an engine uses whole, such as a convolution's kernel on DTensor, are used whole on every device.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.engine.axes import axes_of, without_axes
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.layout import Placement, Spec, transformers
-from runner.layout.axes import axis_size
+from runner.layout.axes import axes_of, axis_size, without_axes
 from runner.layout.roles import ancestors
 from runner.plan import units
 
@@ -46,7 +44,7 @@ class PlacedModel:
       axes: size by mesh axis.
       inputs: spec by name of the model's input, the examples' dim first.
       width: bytes per number of a variable where layers use it, by path.
-      whole: paths of variables that operations need whole; a kernel of these is applied to whole inputs.
+      whole: paths of variables that operations need whole.
       experts: paths of a mixture's kernels, (experts, in, out), which are applied to every token. It has none that a
         scan stacks.
       tokens: tokens per row and the axis that shards them; None if no axis does.
@@ -260,6 +258,23 @@ def output_dims(model: PlacedModel, output: LayerOutput, kernel: Placement) -> t
     return tuple(range(rank - count, rank))
 
 
+def gathered_input(model: PlacedModel, output: LayerOutput, kernel: Placement) -> tuple[str, int] | None:
+    """Returns the axis over which a dense layer's input is gathered, and the numbers that a device gets; or None.
+
+    The axis shards the columns of the layer's kernel, and those of the layer before it: the product needs whole rows.
+    """
+    if len(kernel.shape) != 2 or not output.inputs:
+        return None
+    shape = output.inputs[0].shape
+    provider = model.by_layer.get(output.inputs[0].layer)
+    if provider is None or provider.shape != shape or shape[-1:] != kernel.shape[:1]:
+        return None
+    *others, axis = output_spec(model, provider)
+    if axis is None or axis != model.used_spec(kernel)[1] or model.axes[axis] == 1:
+        return None
+    return axis, math.prod(shape) // model.shards(others)
+
+
 def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
     """Returns the spec of the model's input that a layer reads; None: it reads something else."""
     if layer_input.layer == INPUTS:
@@ -350,11 +365,7 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     spec = output_spec(model, output)
     for kernel in model.kernels(output.layer):
         count = features(output, kernel)
-        position_axes = spec[:-count]
-        if kernel.path in model.whole:
-            # A whole kernel is applied to whole inputs: only the examples are sharded.
-            position_axes = spec[:1]
-        data_axes = model.data_axes & axes_of([position_axes])
+        data_axes = model.data_axes & axes_of([spec[:-count]])
         positions = math.prod(output.shape[:-count]) // model.shards(data_axes)
         total += products * _product(model, kernel, positions)
     inner_kernels = model.inner_kernels(output.layer)

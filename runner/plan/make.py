@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from runner.cluster import checks as checks_cluster
 from runner.cluster import place
 from runner.config.schema import EngineConfig, LayoutConfig, ModelConfig, RunConfig
 from runner.engine import registry
-from runner.engine.base import Collective, LayerOutput, TracesForward, VariableInfo
+from runner.engine.base import Collective, LayerOutput, VariableInfo
 from runner.engine.common import Engine
 from runner.engine.mappings import shapes_of, subset
 from runner.engine.optim import schedules
@@ -107,27 +106,24 @@ def make_plan(
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
     verdict = None
     if not hardware.is_here:
-        # What plans for absent hardware is such an engine, or a model that one has traced.
-        traced = cast("TracesForward", engine)
         verdict = forecast.forecast(
             hardware,
             config.plan,
             config.engine.precision,
-            accounts.memory(model, traced),
+            accounts.memory(model, engine),
             step_traffic,
             accounts.work(model, flops),
             tokens=data.task.tokens * config.dataset.batch_size,
             program=program,
             is_transformer=bool(model.structure.roles),
         )
+        verdict = replace(verdict, mixture=_mixture(config.model, model, data))
         split = hybrid.split(config.layout, engine.placements, axes)
-        verdict = replace(
-            verdict,
-            mixture=_mixture(config.model, model, data),
-            undivided=split.reason if split else "",
-            split_axes=split.axes if split else {},
-        )
-    warnings = (*([network] if network else []), *layout.lint(config.layout, engine.placements, axes))
+        if split is not None:
+            verdict = replace(verdict, undivided=split.reason, split_axes=split.axes)
+    warnings = layout.lint(config.layout, engine.placements, axes)
+    if network is not None:
+        warnings = [network, *warnings]
     return Plan(
         choices=dict(choices),
         engine=config.engine.name,
@@ -139,7 +135,7 @@ def make_plan(
         traffic=step_traffic,
         rates=device_rates,
         compute_seconds=flops / (device_rates.gflops * 1e9),
-        warnings=warnings,
+        warnings=tuple(warnings),
         program=program,
         processes=processes,
         machines=checks_cluster.machines(config.cluster, "cpu"),
@@ -193,7 +189,7 @@ class _Accounts:
         times = self._microbatches
         return [replace(each, count=times * each.count, bytes=times * each.bytes) for each in of_microbatch]
 
-    def memory(self, model: estimate.PlacedModel, engine: TracesForward) -> tuple[MemoryPart, ...]:
+    def memory(self, model: estimate.PlacedModel, engine: Engine) -> tuple[MemoryPart, ...]:
         """Returns one device's memory by kind, by arithmetic."""
         saved = engine.saved_activations()
         return memory.parts(
@@ -270,10 +266,10 @@ def _row_tokens(data: DataSpec) -> int | None:
 
 def _sharded_tokens(axis: str | None, axes: Mapping[str, int], data: DataSpec) -> tuple[int, str] | None:
     """Returns the tokens per row and the axis that shards them; None if no axis does."""
-    if axis is None or axes[axis] == 1:
-        return None
     tokens = _row_tokens(data)
-    return None if tokens is None else (tokens, axis)
+    if axis is None or axes[axis] == 1 or tokens is None:
+        return None
+    return tokens, axis
 
 
 def _rule_of(config: LayoutConfig, placement: Placement) -> str:

@@ -103,7 +103,7 @@ def _moments(
     others = 0
     vocabularies = _vocabularies(model)
     for shape, dtype in saved:
-        size = _array_bytes(model, shape, dtype, examples)
+        size = array_bytes(model, shape, dtype, examples)
         is_weight = shape in model.weight_shapes
         if examples in shape and not is_weight and shape[-1] in vocabularies:
             logits += size
@@ -162,12 +162,7 @@ def _block_count(model: estimate.PlacedModel) -> int:
     return max(stacked, *counts.values(), 1)
 
 
-def saved_bytes(model: estimate.PlacedModel, saved: Saved, examples: int) -> int:
-    """Returns one device's bytes of the arrays that are kept for the backward pass."""
-    return sum(_array_bytes(model, shape, dtype, examples) for shape, dtype in saved)
-
-
-def _array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str, examples: int) -> int:
+def array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str, examples: int) -> int:
     """Returns one device's bytes of an activation, whose sharding XLA chooses.
 
     Assumed is that a dim of the examples is sharded as the batch, one of the tokens as the tokens, and one of a
@@ -282,7 +277,7 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
     loss = 0
     for shape, dtype in saved:
         if shape[:1] == (examples,):
-            loss = max(loss, _array_bytes(model, shape, dtype, examples))
+            loss = max(loss, array_bytes(model, shape, dtype, examples))
     return loss, block
 
 
@@ -303,7 +298,7 @@ def _repeated_scores(
         for shape, dtype in block:
             # The logits of a loss in chunks are products of two activations too.
             if math.prod(shape) not in kept and shape[-1] not in vocabularies:
-                size = _array_bytes(model, shape, dtype, examples)
+                size = array_bytes(model, shape, dtype, examples)
                 total += size + size * compute_width // width_of(dtype)
         largest = max(largest, total)
     return largest

@@ -7,9 +7,9 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 
 from runner.config.schema import HardwareConfig, MeshConfig, PlanConfig
-from runner.engine.axes import group_size
 from runner.engine.base import Collective
 from runner.layout import mesh
+from runner.layout.axes import axis_size
 from runner.plan.base import Rates, Traffic
 
 PHASES = ("forward", "backward", "update")
@@ -193,7 +193,7 @@ def traffic(
             members = node_members(hardware, axes, axis)
             crosses = members is not None
             gb_per_second = group_gb_s(rates, members)
-        devices = group_size(axis, axes)
+        devices = axis_size(axes, axis)
         group = Traffic(
             kind=kind,
             axis=axis,

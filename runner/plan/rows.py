@@ -155,12 +155,14 @@ def verdict(plan: Plan) -> list[str]:
     peak = size(forecast.peak_bytes)
     line = f"needs {peak} per device on hardware={forecast.hardware}"
     if forecast.capacity_bytes:
-        margin = forecast.capacity_bytes - forecast.peak_bytes
-        word = "free" if forecast.fits else "too much"
-        setting = f" with {forecast.setting}" if forecast.setting else ""
-        capacity = size(forecast.capacity_bytes)
-        line = f"{forecast.verdict}: {peak} of {capacity} per device of hardware={forecast.hardware}"
-        line += f"{setting}, {size(abs(margin))} {word}"
+        line = f"{forecast.verdict}: {peak} of {size(forecast.capacity_bytes)} per device of "
+        line += f"hardware={forecast.hardware}"
+        if forecast.setting:
+            line += f" with {forecast.setting}"
+        if forecast.fits:
+            line += f", {size(forecast.capacity_bytes - forecast.peak_bytes)} free"
+        else:
+            line += f", {size(forecast.peak_bytes - forecast.capacity_bytes)} too much"
     lines = []
     if forecast.undivided:
         fix = "use another number of devices"
@@ -237,7 +239,7 @@ def traffic(plan: Plan) -> Rows:
     for group in plan.traffic:
         cells = [group.phase, group.kind, group.axis]
         if has_link:
-            cells.append(_link(plan, group))
+            cells.append(network(plan) if group.crosses else INSIDE)
         rows.append((*cells, str(group.count), size(group.bytes), duration(group.seconds)))
     if rows:
         count, moved, seconds = traffic_sum(plan.traffic)
@@ -252,13 +254,6 @@ def traffic(plan: Plan) -> Rows:
     if plan.program is None:
         heading = "Collectives of one training step, estimated from the layout"
     return Rows(heading, tuple(columns), 3, tuple(rows), has_sum=bool(rows))
-
-
-def _link(plan: Plan, group: Traffic) -> str:
-    """Returns the links that a collective crosses, in words."""
-    if not group.crosses:
-        return INSIDE
-    return network(plan)
 
 
 def network(plan: Plan) -> str:

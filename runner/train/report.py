@@ -17,8 +17,6 @@ from runner.checkpoint.metric_history import prefixed
 from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Encoding
-from runner.engine import registry
-from runner.engine.base import PlainModel
 from runner.engine.common import Engine
 from runner.engine.lengths import RunLength
 from runner.host.late import late
@@ -112,8 +110,7 @@ def _log_model(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
     with engine.saving():
         # All processes take part in gathering the weights.
         with quiet():
-            model = engine.plain_model()
-        plain = PlainModel(model, model, registry.keras_package(config.engine.name))
+            plain = engine.plain_model()
 
         def save(store: Store, run_id: str) -> str:
             # Only around this: the tracker's warning must reach the user.

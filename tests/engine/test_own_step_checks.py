@@ -15,7 +15,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine.name": "keras_dtensor"}, "engine=keras_dtensor: can't compute custom steps (task=step); set engine=jax"),
     ({"engine.name": "core_dtensor"}, "set engine=jax"),
     (
-        {"engine.state": "master"},
+        {"engine.state": "master", "engine.precision": "bfloat16"},
         "engine.state=master: acts on the run's own model or optimizer, but",
     ),
     ({"trainer.accumulate_steps": 2}, "trainer.accumulate_steps=2: acts on"),
@@ -30,7 +30,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("keys", "said"), REFUSED, ids=[next(iter(keys)) for keys, _ in REFUSED])
 def test_what_acts_on_the_runs_own_optimizer_or_model_is_refused(keys: dict[str, Any], said: str) -> None:
-    config = with_keys(RunConfig(), {"engine.name": "jax"} | keys)
+    config = with_keys(RunConfig(), {"engine.name": "jax", "task.name": "step"} | keys)
     with pytest.raises(ConfigError) as refused:
-        checks.check_own_step(config)
+        checks.check(config)
     assert said in str(refused.value)

@@ -73,14 +73,14 @@ def exported(builder: Callable[..., Any], folder: Path) -> dict[str, Any]:
     registry.prepare(config)
     registry.load("jax")
     from runner.engine.jax.adapter import Keras3Factory
+    from runner.engine.jax.engine import JaxEngine
     from runner.engine.jax.names import Names
-    from runner.engine.jax.plain import make
 
     data = cases.data()
     served = Served(DataSpec(data.arrays, data.task))
     variables = Names(Keras3Factory(config.model, served.spec, 0).build()).variables
     values = {path: np.asarray(variable.value) for path, variable in variables.items()}
-    plain = make(config, served.spec, values)
+    plain = JaxEngine(config, served.spec, 1).plain_model(values)
     rng = np.random.default_rng(0)
     given = {name: rng.integers(0, 2, (COUNT, *spec.shape)).astype(spec.dtype) for name, spec in served.inputs.items()}
     target = folder / builder.__name__

@@ -17,7 +17,7 @@ import numpy as np
 from runner import arrays
 from runner.config.schema import EngineConfig, ModelConfig, TaskConfig
 from runner.data.base import Array, ArraySpec, Encoding
-from runner.engine import registry
+from runner.engine import make_engine, registry
 from runner.task.base import DataSpec, named_outputs
 from runner.task.registry import make_task
 from runner.train.export.check import check
@@ -93,7 +93,6 @@ def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[st
     """Yields each case's name and how its export compares with the model that was written."""
     registry.prepare(replace(cases.config({"batch": 1}), engine=EngineConfig(name=engine)))
     registry.load(engine)
-    makers = registry.ENGINES[engine].module("plain")
     for name, case in made().items():
         config = cases.config({"batch": 1}, hidden=[16])
         config = with_keys(config, {"engine.name": engine})
@@ -101,7 +100,7 @@ def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[st
             config = with_keys(config, {"model": ModelConfig(case.builder, {})})
         task = make_task(case.task, case.specs)
         served = Served(DataSpec(task.arrays, task), case.encoding)
-        plain = makers.make(config, served.spec, _weights(engine, config, served.spec))
+        plain = make_engine(config, served.spec, 1).plain_model(_weights(engine, config, served.spec))
         inputs = task.inputs(arrays.of(np), served.standardized(case.arrays))
         given = named_outputs(plain.model(inputs, training=False))
         outputs = {key: np.asarray(output) for key, output in given.items()}

@@ -18,7 +18,7 @@ from runner.config.schema import HardwareConfig, PlanConfig
 from runner.engine.base import Collective, LayerInput, LayerOutput, ProgramCost, VariableInfo
 from runner.errors import ConfigError
 from runner.layout import Placement
-from runner.plan import communication, forecast, known_errors, memory, rows
+from runner.plan import communication, communication_dtensor, forecast, known_errors, memory, rows
 from runner.plan.base import Forecast, MemoryPart, Traffic
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks.run import convert
@@ -241,11 +241,25 @@ def test_tensor_parallelism_sums_activations_once_per_pass(*, recomputes: bool, 
     assert sums == {"forward": own_output, "backward": backward * own_output}
 
 
+def test_an_activation_is_gathered_between_two_kernels_that_are_sharded_by_columns() -> None:
+    model = _two_layers({"batch": 4, "model": 2}, (None, "model"), (None, "model"))
+    up, down = model.outputs
+    model = replace(model, outputs=[up, replace(down, inputs=(LayerInput("up", up.shape),))])
+    # What XLA's program has on CPU devices, and DTensor's.
+    hidden = 16 // 4 * 32 * 4
+    moved = {("all_gather", "forward", "down", hidden), ("all_reduce", "backward", "down", hidden)}
+    found = communication.collectives(model, compute_width=4, recomputes=False)
+    of_dtensor = communication_dtensor.collectives(model)
+    for each in (found, of_dtensor):
+        assert {(one.kind, one.phase, one.origin, one.bytes) for one in each if one.axis == "model"} == moved
+
+
 def test_kept_arrays_are_sharded_as_the_batch_and_as_the_weights_that_make_them() -> None:
     model = _two_layers({"batch": 4, "model": 2}, (None, "model"), ("model", None))
     saved = [((16, 32), "bfloat16"), ((16, 8), "float32"), ((8, 32), "bfloat16")]
     # Hidden units over both axes, outputs over the batch, a weight's copy as the weight.
-    assert memory.saved_bytes(model, saved, 16) == 16 * 32 * 2 // 8 + 16 * 8 * 4 // 4 + 8 * 32 * 2 // 2
+    counted = sum(memory.array_bytes(model, shape, dtype, 16) for shape, dtype in saved)
+    assert counted == 16 * 32 * 2 // 8 + 16 * 8 * 4 // 4 + 8 * 32 * 2 // 2
 
 
 def test_heads_and_tables_are_no_positions() -> None:
@@ -407,12 +421,13 @@ ADVICE = [
 @pytest.mark.parametrize(("words", "line"), ADVICE)
 def test_invalid_advice_is_one_line(words: str, line: str) -> None:
     config = convert(composed(*words.split()))
-    checks_hardware.check_command(config, "runner.plan")
+    given = (config.hardware, config.plan.compiler, config.advise.devices)
+    checks_hardware.check_command(*given, "runner.plan")
     if not config.hardware.is_here:
         with pytest.raises(ConfigError, match=r"hardware=h100: only python -m runner\.plan plans for other hardware"):
-            checks_hardware.check_command(config, "runner")
+            checks_hardware.check_command(*given, "runner")
     with pytest.raises(ConfigError) as raised:
-        checks_hardware.check_command(config, "runner.advise")
+        checks_hardware.check_command(*given, "runner.advise")
     assert str(raised.value).startswith(line)
 
 

@@ -56,7 +56,7 @@ def of(placements: dict[str, Placement], axes: dict[str, int], **fields: object)
 
 def shards(model: PlacedModel, *shape: int, examples: int = B) -> int:
     """Returns by how many devices an array of the forward pass is divided."""
-    return prod(shape) * 4 // memory.saved_bytes(model, [(shape, "float32")], examples)
+    return prod(shape) * 4 // memory.array_bytes(model, shape, "float32", examples)
 
 
 def test_hidden_units_of_experts_are_divided_by_experts_and_by_hidden_units() -> None:

@@ -17,11 +17,13 @@ from tensorflow.experimental import dtensor
 
 from runner import layout
 from runner.data.base import Array
-from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
+from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, PlainModel, Shard, VariableInfo
 from runner.engine.calls import PendingCall, example_counts
 from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.dtensor import canary, packed
 from runner.engine.dtensor.adapters import make_adapter
+from runner.engine.dtensor.adapters.core import CoreAdapter
+from runner.engine.dtensor.adapters.keras import KerasAdapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
 from runner.engine.dtensor.devices import prepare_devices
 from runner.engine.dtensor.guards import compile_error, is_compile_error
@@ -68,6 +70,11 @@ class DTensorEngine(Engine):
     def _make_devices(self) -> None:
         self._devices = prepare_devices(self._config.mesh)
 
+    @cached_property
+    def _adapter(self) -> CoreAdapter | KerasAdapter:
+        config = self._config
+        return make_adapter(config.engine.name, config.model, self._data, config.trainer.seed)
+
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         for name, spec in self._array_specs.items():
             # Queries and keys of tokens that one axis shards would be multiplied wrongly, without an error.
@@ -76,8 +83,6 @@ class DTensorEngine(Engine):
                 raise invalid(f"layout.inputs.{name}", spec, problem=problem, fix="set engine=jax")
         # Before the model: without it tf_keras draws other initial weights than in stock training.
         tf_keras.backend.experimental.enable_tf_random_generator()
-        config = self._config
-        self._adapter = make_adapter(config.engine.name, config.model, self._data, config.trainer.seed)
         self._plain = self._adapter.plain()
         self._adapter.check(self._plain, pads=self._config.dataset.remainder == "pad")
         self._drawn = self._adapter.variables(self._plain)
@@ -296,9 +301,11 @@ class DTensorEngine(Engine):
     def _assign(self, values: Mapping[str, Array]) -> None:
         self._state.assign(values)
 
-    def plain_model(self) -> tf.Module:
-        """Returns the plain model with the current weights."""
-        return self._adapter.exported(map_values(unpack, self._state.variables))
+    def plain_model(self, values: Mapping[str, Array] | None = None) -> PlainModel:
+        """Returns the model on one device."""
+        if values is None:
+            values = map_values(unpack, self._state.variables)
+        return self._adapter.exported(values)
 
 
 make = DTensorEngine  # see `runner.engine.registry`

@@ -354,12 +354,9 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
         pattern_ids = [key for key, path in paths.items() if re.fullmatch(pattern, path)]
         # A pattern may match statistics too, but by itself they are not trained.
         if trainable.keys().isdisjoint(pattern_ids):
-            raise invalid(
-                f"model.trainable[{place}]",
-                pattern,
-                problem=f"must match a whole variable path, such as {_examples(list(trainable.values()))}",
-                fix="list them with python -m runner.plan",
-            )
+            problem = f"must match a whole variable path, such as {_examples(list(trainable.values()))}"
+            fix = "list them with python -m runner.plan"
+            raise invalid(f"model.trainable[{place}]", pattern, problem=problem, fix=fix)
         matched.update(pattern_ids)
     # Whole layers first: `trainable=False` also changes what a layer such as batch normalization computes.
     for layer in private.all_layers(model):

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.engine.axes import group_size, without_axes
 from runner.engine.base import Collective
 from runner.engine.jax import hlo
 from runner.layout import Placement
+from runner.layout.axes import axis_size, without_axes
 
 # XLA's collective -> kind of `Collective`.
 _KINDS = {
@@ -171,7 +171,7 @@ class _Program:
         scale = count
         if kind == "reduce_scatter":
             # The instruction's type is a device's part of the result; `Collective.bytes` is what it puts in.
-            scale *= group_size(axis, self._axes)
+            scale *= axis_size(self._axes, axis)
         elif kind == "all_reduce" and instruction.computation.startswith(_REDUCE_SCATTER):
             # Its type is the whole already.
             kind = "reduce_scatter"

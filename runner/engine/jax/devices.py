@@ -56,12 +56,8 @@ def make_mesh(config: MeshConfig) -> Mesh:
         problem = f"the mesh needs {count} devices, but JAX sees {len(devices)} of kind {kind}"
         if kind == "cpu":
             # Their number is fixed once JAX has made them.
-            raise invalid(
-                "mesh.device",
-                kind,
-                problem=f"{problem}, which code that ran earlier in this process made",
-                fix="run it in a new process, or set mesh=single",
-            )
+            problem = f"{problem}, which code that ran earlier in this process made"
+            raise invalid("mesh.device", kind, problem=problem, fix="run it in a new process, or set mesh=single")
         fix = f"{INSTALLS['jax', kind]} and check its log for the driver, or set mesh.device=cpu"
         raise invalid("mesh.device", kind, problem=problem, fix=fix)
     # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.

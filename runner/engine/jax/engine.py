@@ -24,7 +24,16 @@ from jax.stages import Compiled, Lowered
 from runner.cluster.team import current
 from runner.config.schema import LayoutConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
-from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, ProgramCost, Shard, VariableInfo
+from runner.engine.base import (
+    Collective,
+    HostBatches,
+    LayerOutput,
+    PlacedBatches,
+    PlainModel,
+    ProgramCost,
+    Shard,
+    VariableInfo,
+)
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
@@ -47,6 +56,7 @@ from runner.engine.jax.shards import cached, place_first, shards, variable_info
 from runner.engine.jax.step import Arrays, Evaluated, Rounds, Step, Weights, batch_shapes, call_numbers
 from runner.engine.mappings import keys_by_id, map_values, shapes_of
 from runner.engine.optim import norms
+from runner.engine.registry import KERAS_3
 from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
@@ -93,9 +103,12 @@ class JaxEngine(Engine):
     def _sharding(self, spec: Spec) -> NamedSharding:
         return sharding(self._mesh, spec)
 
-    def _make_model(self) -> Mapping[str, tuple[int, ...]]:
+    @cached_property
+    def _factory(self) -> Keras3Factory:
         config = self._config
-        self._factory = Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
+        return Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
+
+    def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         self._model, self._initial = self._factory.build_for_mesh()
         self._check_model()
         if self._on_cpus and splits_examples_alone(self._array_specs):
@@ -434,17 +447,20 @@ class JaxEngine(Engine):
         """Returns variables and slots in their different shards."""
         return map_values(shards, self._by_path())
 
-    def plain_model(self) -> keras.Model:
-        """Returns the plain Keras 3 model in the host's memory, with the present weights or their averages."""
-        model, _ = self._factory.build_for_mesh()
-        self._set_values(Names(model).variables)
-        return model
-
-    def _set_values(self, variables: Mapping[str, keras.Variable]) -> None:
-        """Sets variables by path to copies of the present weights or averages: the next step donates the state."""
-        arrays = self._by_path()
-        values = {path: self._to_host(arrays.get(ema_path(path), arrays[path])) for path in variables}
+    def plain_model(self, values: Mapping[str, Array] | None = None) -> PlainModel:
+        """Returns the Keras 3 model in the host's memory."""
+        model, variables = self._stock_model()
+        if values is None:
+            arrays = self._by_path()
+            values = {path: self._to_host(arrays.get(ema_path(path), arrays[path])) for path in variables}
+        # Copies: the next step donates the state.
         set_values(variables, values)
+        return PlainModel(model, model, KERAS_3)
+
+    def _stock_model(self) -> tuple[keras.Model, Mapping[str, keras.Variable]]:
+        """Returns the model that a run exports, and its variables by path."""
+        model, _ = self._factory.build_for_mesh()
+        return model, Names(model).variables
 
     def saving(self) -> AbstractContextManager[None]:
         """Returns a context in which saving a model imports no TensorFlow."""

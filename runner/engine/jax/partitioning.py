@@ -19,14 +19,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.data.base import WEIGHT
-from runner.engine.axes import without_axes
 from runner.engine.jax import private
 from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts
 from runner.engine.jax.layers.gradients import Spread, spread_over, unused_axes
 from runner.engine.mappings import map_values, shapes_of
 from runner.errors import ConfigError, invalid
 from runner.layout import Placement, Spec, transformers
-from runner.layout.axes import JOIN, axis_size, data_axes, inner_batch_axis, names_of
+from runner.layout.axes import JOIN, axis_size, data_axes, inner_batch_axis, names_of, without_axes
 from runner.layout.roles import Role
 from runner.task.base import DataSpec
 from runner.task.language_model import HIDDEN
@@ -254,9 +253,5 @@ def with_own_map(
 
 
 def _invalid_map(problem: str) -> ConfigError:
-    return invalid(
-        "layout.from_model",
-        "true",
-        problem=problem,
-        fix="set layout=megatron or layout=auto, which derive rules from the structure of a transformer",
-    )
+    fix = "set layout=megatron or layout=auto, which derive rules from the structure of a transformer"
+    return invalid("layout.from_model", "true", problem=problem, fix=fix)

@@ -200,12 +200,9 @@ def _target_devices(axes: Mapping[str, int], hardware: HardwareConfig) -> list[j
     target = hardware.target or ""
     if not has_compiler(kind):
         _, extra = COMPILERS[kind]
-        raise invalid(
-            "plan.compiler",
-            TARGET,
-            problem=f"the compiler of hardware={hardware.name} is not installed",
-            fix=f"pip install -e '.[{extra}]', which needs no {kind.upper()}, or set plan.compiler={ARITHMETIC}",
-        )
+        problem = f"the compiler of hardware={hardware.name} is not installed"
+        fix = f"pip install -e '.[{extra}]', which needs no {kind.upper()}, or set plan.compiler={ARITHMETIC}"
+        raise invalid("plan.compiler", TARGET, problem=problem, fix=fix)
     count = math.prod(axes.values())
     if kind == _GPU:
         return _gpus(target, count, hardware.node_devices or count)
@@ -215,12 +212,8 @@ def _target_devices(axes: Mapping[str, int], hardware: HardwareConfig) -> list[j
 def _gpus(target: str, count: int, per_node: int) -> list[jax.Device]:
     description = _DESCRIPTIONS / f"{target}.txtpb"
     if not description.is_file():
-        raise invalid(
-            "hardware.target",
-            target,
-            problem="there is no description of this GPU for XLA",
-            fix=f"add {description.name} to {description.parent.name}/, or set plan.compiler={ARITHMETIC}",
-        )
+        fix = f"add {description.name} to {description.parent.name}/, or set plan.compiler={ARITHMETIC}"
+        raise invalid("hardware.target", target, problem="there is no description of this GPU for XLA", fix=fix)
     per_node = math.gcd(count, per_node)
     topology = topologies.get_topology_desc(
         platform="cuda", target_config=description.read_text(), topology=f"1x{count // per_node}x{per_node}"
@@ -238,12 +231,9 @@ def _tpus(axes: Mapping[str, int], target: str, hardware: str | None) -> list[ja
     try:
         topology = topologies.get_topology_desc(platform="tpu", topology_name=name)
     except Exception as error:  # libtpu raises errors of several types.
-        raise invalid(
-            "mesh.axes",
-            axes,
-            problem=f"the compiler of hardware={hardware} has no topology {name}",
-            fix="choose a number of devices that is a slice of this TPU, such as 64 or 256",
-        ) from error
+        problem = f"the compiler of hardware={hardware} has no topology {name}"
+        fix = "choose a number of devices that is a slice of this TPU, such as 64 or 256"
+        raise invalid("mesh.axes", axes, problem=problem, fix=fix) from error
     return list(topology.devices)
 
 

@@ -162,12 +162,8 @@ def cached(
     """
     if not isinstance(source, ArraySource):
         if data == "device":
-            raise invalid(
-                "engine.data",
-                "device",
-                problem="needs a split in memory, but its examples are read or augmented one by one",
-                fix="set engine.data=auto",
-            )
+            problem = "needs a split in memory, but its examples are read or augmented one by one"
+            raise invalid("engine.data", "device", problem=problem, fix="set engine.data=auto")
         return None
     arrays = subset(source.arrays, shardings)
     if data == "host" or (data == "auto" and not _fits(sum(array.nbytes for array in arrays.values()), mesh)):

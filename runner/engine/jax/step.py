@@ -64,11 +64,6 @@ def call_numbers(rounds: int, first_step: int, rate_factor: float, counts: Array
     return np.concatenate([integers, floats.view(np.int32)])
 
 
-def rate_factor(numbers: jax.Array) -> jax.Array:
-    """Returns float32 (), the factor of the learning rate in a call's numbers."""
-    return _float_at(numbers, _RATE_FACTOR)
-
-
 def first_step(numbers: jax.Array) -> jax.Array:
     """Returns int32 (), the steps done before a call, from its numbers."""
     return numbers[_FIRST_STEP]
@@ -275,7 +270,7 @@ class Step(Rounds[State[jax.Array]]):
                 gradients,
                 done,
                 index % self._microbatches,
-                rate_factor(numbers),
+                _float_at(numbers, _RATE_FACTOR),
             )
             if self._norms:
                 # With several micro-batches, the new sums are those of the step so far.

@@ -5,6 +5,7 @@ Pure functions of what the model allows. Nothing here knows of memory or time.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,11 +48,6 @@ class Candidate:
     remat: str | None
     accumulate: int
     state: str
-
-    @property
-    def placement(self) -> tuple[tuple[tuple[str, int], ...], str, bool]:
-        """Returns what decides where arrays are: candidates that differ in other options share it."""
-        return self.axes, self.layout, self.sequence
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -191,17 +187,13 @@ def savers(options: Allowed) -> list[tuple[str, str | None, int]]:
     """Returns the combinations of state, remat and accumulation, each after all that save no more in any of the
     three.
     """
+    ranks = itertools.product(range(len(options.states)), range(len(options.remats)), range(len(options.accumulates)))
     combinations = []
-    for state_index, state in enumerate(options.states):
-        for remat_index, remat in enumerate(options.remats):
-            for steps_index, steps in enumerate(options.accumulates):
-                # The sum comes first: a combination that saves no more than another one in any of the three has a
-                # smaller sum, so `explored` tries it first.
-                ranks = (state_index + remat_index + steps_index, state_index, remat_index)
-                combinations.append((ranks, (state, remat, steps)))
-    # By ranks alone: None and text can't be compared.
-    combinations.sort(key=lambda entry: entry[0])
-    return [combination for _, combination in combinations]
+    # A combination that saves no more than another one in any of the three has a smaller sum of ranks, so `explored`
+    # tries it first. The sort is stable.
+    for state, remat, steps in sorted(ranks, key=sum):
+        combinations.append((options.states[state], options.remats[remat], options.accumulates[steps]))
+    return combinations
 
 
 def is_beyond(options: Allowed, saver: tuple[str, str | None, int], other: tuple[str, str | None, int]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.config.schema import AUTO, HardwareConfig, RunConfig, TaskConfig
+from runner.config.schema import AUTO, HardwareConfig, TaskConfig
 from runner.engine import registry
 from runner.errors import invalid
 from runner.task import registry as tasks
@@ -35,34 +35,24 @@ def check(hardware: HardwareConfig, compiler: str, engine: str, task: TaskConfig
         raise invalid("plan.compiler", compiler, problem=problem, fix="set plan.compiler=arithmetic")
 
 
-def check_command(config: RunConfig, module: str) -> None:
+def check_command(hardware: HardwareConfig, compiler: str, devices: int | None, module: str) -> None:
     """Checks that a command, such as `runner.plan`, may be given hardware, and that advice has what it needs.
 
     Raises:
       ConfigError: the hardware is elsewhere, and the command plans nothing; or there is no advice on this config.
     """
-    hardware = config.hardware
-    if module == _ADVISE_MODULE:
-        _check_advise(config.advise.devices, config.plan.compiler, is_here=hardware.is_here)
-    if hardware.is_here or module in ("runner.plan", _ADVISE_MODULE):
-        return
-    raise invalid(
-        "hardware",
-        hardware.name,
-        problem="only python -m runner.plan plans for other hardware; a run uses this machine's",
-        fix="remove hardware, and choose devices with mesh.device",
-    )
-
-
-def _check_advise(devices: int | None, compiler: str, *, is_here: bool) -> None:
-    if devices is None:
+    if module == _ADVISE_MODULE and devices is None:
         fix = "add devices=64, or another number"
         raise invalid("devices", None, problem="advice needs the number of devices", fix=fix)
-    if is_here:
+    if module == _ADVISE_MODULE and hardware.is_here:
         raise invalid("hardware", "here", problem="advice is for accelerators", fix="set hardware=h100, or another")
-    if compiler == "target":
+    if module == _ADVISE_MODULE and compiler == "target":
         fix = "remove it, and compile the step of the best candidate with python -m runner.plan"
         raise invalid("plan.compiler", "target", problem="advice compares by arithmetic", fix=fix)
+    if not hardware.is_here and module not in ("runner.plan", _ADVISE_MODULE):
+        problem = "only python -m runner.plan plans for other hardware; a run uses this machine's"
+        fix = "remove hardware, and choose devices with mesh.device"
+        raise invalid("hardware", hardware.name, problem=problem, fix=fix)
 
 
 def check_figures(hardware: HardwareConfig, device: str) -> None:
@@ -80,16 +70,8 @@ def check_figures(hardware: HardwareConfig, device: str) -> None:
     for key in _REQUIRED:
         value = getattr(hardware, key)
         if not value:
-            raise invalid(
-                f"hardware.{key}",
-                value,
-                problem=f"hardware={hardware.name} needs it",
-                fix="set it in the YAML of the hardware, as conf/hardware/h100.yaml does",
-            )
+            fix = "set it in the YAML of the hardware, as conf/hardware/h100.yaml does"
+            raise invalid(f"hardware.{key}", value, problem=f"hardware={hardware.name} needs it", fix=fix)
     if device not in ("auto", hardware.kind):
-        raise invalid(
-            "mesh.device",
-            device,
-            problem=f"hardware={hardware.name} is of kind {hardware.kind}",
-            fix=f"remove mesh.device, or set mesh.device={hardware.kind}",
-        )
+        problem = f"hardware={hardware.name} is of kind {hardware.kind}"
+        raise invalid("mesh.device", device, problem=problem, fix=f"remove it, or set mesh.device={hardware.kind}")

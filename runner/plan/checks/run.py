@@ -14,7 +14,7 @@ from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.config import values
 from runner.config.convert import typed_config
-from runner.config.schema import AUTO, RunConfig, TrackingConfig
+from runner.config.schema import AUTO, RunConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
 from runner.engine import devices, registry
@@ -24,7 +24,7 @@ from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
 from runner.layout import mesh
-from runner.layout.axes import REPLICA, axis_size, batch_axis, names_of
+from runner.layout.axes import axis_size, batch_axis
 from runner.model import gpt_options, target
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks import trainer as checks_trainer
@@ -75,8 +75,6 @@ def check(config: RunConfig) -> RunConfig:
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     hub.check(config.model, config.dataset, config.engine.name, on_jax=on_jax)
-    has_several = task.entry(config.task).has_outputs
-    checks_engine.check_model(config.engine.name, config.model.target, config.task.name, has_several=has_several)
     gpt_options.check(config.model, on_jax=on_jax)
     if config.run is None:
         # What was trained on GPUs may be evaluated and exported on a CPU.
@@ -85,68 +83,40 @@ def check(config: RunConfig) -> RunConfig:
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
-    if task.entry(config.task).own_step:
-        checks_engine.check_own_step(config)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)
-    checks_trainer.check(config.trainer, directions, step_metrics)
-    checks_trainer.check_length(config.trainer, config.task.name, counts_tokens=task.entry(config.task).counts_tokens)
+    checks_trainer.check(config.trainer, config.task.name, counts_tokens=task.entry(config.task).counts_tokens)
     trainer = checks_trainer.with_metrics(config.trainer, directions, step_metrics)
     checks_trainer.with_plateau_metric(config.optimizer, trainer, directions, step_metrics)
-    _check_tracking(config.tracking)
+    location.check(config.tracking)
+    if config.tracking.uri is not None:
+        # A recorded URI has `***` for its password; only a typed one reveals it.
+        reveal(TRACKING, config.tracking.uri)
     checks_trainer.settled_sweep(config.sweep, config.task)
-    _check_batches(config)
+    axis = batch_axis(config.layout, config.mesh.axes)
+    size = axis_size(config.mesh.axes, axis)
+    _check_batch("batch_size", config.dataset.batch_size, axis, size, config.trainer.accumulate_steps)
+    if config.hardware.is_here:
+        # A plan for other hardware evaluates nothing, and the default may not fit a large mesh.
+        _check_batch("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
     return config
 
 
 def _check_name(resume: str | None, name: str | None, *, saves: bool) -> None:
     """Checks `resume=auto`, `name` and the checkpoints that they need."""
     if resume == AUTO and name is None:
-        raise invalid(
-            "resume", AUTO, problem="needs the name of the run that it begins or continues", fix="add name=exp1"
-        )
+        problem = "needs the name of the run that it begins or continues"
+        raise invalid("resume", AUTO, problem=problem, fix="add name=exp1")
     if name is not None and resume != AUTO:
-        raise invalid(
-            "name",
-            name,
-            problem="is for resume=auto, which begins or continues the run of that name",
-            fix="add resume=auto, or set tracking.run_name to title a run",
-        )
+        problem = "is for resume=auto, which begins or continues the run of that name"
+        raise invalid("name", name, problem=problem, fix="add resume=auto, or set tracking.run_name to title a run")
     if resume == AUTO and not saves:
-        raise invalid(
-            "resume",
-            AUTO,
-            problem="needs checkpoints to continue from, but trainer.checkpoint.enabled=false",
-            fix="set trainer.checkpoint.enabled=true",
-        )
+        problem = "needs checkpoints to continue from, but trainer.checkpoint.enabled=false"
+        raise invalid("resume", AUTO, problem=problem, fix="set trainer.checkpoint.enabled=true")
 
 
-def _check_tracking(config: TrackingConfig) -> None:
-    location.check(config)
-    if config.uri is not None:
-        # A recorded URI has `***` for its password; only a typed one reveals it.
-        reveal(TRACKING, config.uri)
-
-
-def _check_batches(config: RunConfig) -> None:
-    """Checks that the batch axis divides every batch, of a training batch every microbatch."""
-    axis = batch_axis(config.layout, config.mesh.axes)
-    if REPLICA in names_of(axis) and not registry.ENGINES[config.engine.name].full:
-        raise invalid(
-            f"mesh.axes.{REPLICA}",
-            config.mesh.axes[REPLICA],
-            problem=f"engine={config.engine.name} shards the examples over one axis only",
-            fix="set engine=jax, or use the axis batch alone",
-        )
-    size = axis_size(config.mesh.axes, axis)
-    microbatches = config.trainer.accumulate_steps
-    _check_batch_size("batch_size", config.dataset.batch_size, axis, size, microbatches)
-    if config.hardware.is_here:
-        # A plan for other hardware evaluates nothing, and the default may not fit a large mesh.
-        _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
-
-
-def _check_batch_size(key: str, batch: int | None, axis: str | None, size: int, microbatches: int) -> None:
+def _check_batch(key: str, batch: int | None, axis: str | None, size: int, microbatches: int) -> None:
+    """Checks that the batch axis divides a batch, of a training batch every microbatch."""
     divisor = size * microbatches
     if batch is None or batch % divisor == 0:
         return
@@ -160,9 +130,5 @@ def _check_batch_size(key: str, batch: int | None, axis: str | None, size: int, 
     nearest = str(upper)
     if lower:
         nearest = f"{lower} or dataset.{key}={upper}"
-    raise invalid(
-        f"dataset.{key}",
-        batch,
-        problem=f"must be a multiple of {divisor} ({' times '.join(reasons)})",
-        fix=f"set dataset.{key}={nearest}",
-    )
+    problem = f"must be a multiple of {divisor} ({' times '.join(reasons)})"
+    raise invalid(f"dataset.{key}", batch, problem=problem, fix=f"set dataset.{key}={nearest}")

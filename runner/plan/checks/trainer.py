@@ -36,68 +36,41 @@ def auto_if_any(*values: object) -> str | None:
     return None if all(value is None for value in values) else AUTO
 
 
-def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> None:
-    """Checks the keys of the group against each other and the task's metrics.
-
-    `directions` are the task's evaluation metrics, `loss` first, to `maximize` or `minimize`; `steps` the metrics of a
-    training step except the loss.
+def check(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
+    """Checks the keys that set the length of an epoch and of the run, and the steps between evaluations.
 
     Raises:
-      ConfigError: the first problem.
+      ConfigError: the run has no length, one of them is set twice, or the task can't count the run's.
     """
-    lengths = [key for key in _EPOCH_LENGTHS if getattr(config, key) is not None]
-    if len(lengths) > 1:
-        first, second = lengths[:2]
-        raise invalid(
-            f"trainer.{second}",
-            getattr(config, second),
-            problem=f"an epoch has one length, but trainer.{first}={getattr(config, first)} is set too",
-            fix=f"remove trainer.{first} or trainer.{second}",
-        )
-    with_metrics(config, directions, steps)
-
-
-def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
-    """Checks the keys that set the length of the run and the steps between evaluations.
-
-    Raises:
-      ConfigError: the run has no length or two, or one that its task can't count.
-    """
-    lengths = [key for key in _RUN_LENGTHS if getattr(config, key) is not None]
-    if not lengths:
-        raise invalid(
-            "trainer.epochs",
-            None,
-            problem="a run needs a length",
-            fix=f"set trainer.epochs={TrainerConfig.epochs}, trainer.steps or trainer.tokens",
-        )
-    if len(lengths) > 1:
-        first, second = lengths[:2]
-        raise invalid(
-            f"trainer.{second}",
-            getattr(config, second),
-            problem=f"a run has one length, but trainer.{first}={getattr(config, first)} is set too",
-            fix=f"set trainer.{first}=null or trainer.{second}=null",
-        )
+    _check_one(config, _EPOCH_LENGTHS, "an epoch has one length", "remove trainer.{} or trainer.{}")
+    if all(getattr(config, key) is None for key in _RUN_LENGTHS):
+        fix = f"set trainer.epochs={TrainerConfig.epochs}, trainer.steps or trainer.tokens"
+        raise invalid("trainer.epochs", None, problem="a run needs a length", fix=fix)
+    _check_one(config, _RUN_LENGTHS, "a run has one length", "set trainer.{}=null or trainer.{}=null")
     if config.tokens is not None and not counts_tokens:
-        raise invalid(
-            "trainer.tokens",
-            config.tokens,
-            problem=f"task={task} has no tokens to count",
-            fix="set trainer.steps or trainer.epochs",
-        )
-    if config.evaluate_every_steps is not None and config.evaluate_every != TrainerConfig.evaluate_every:
-        raise invalid(
-            "trainer.evaluate_every_steps",
-            config.evaluate_every_steps,
-            problem=f"evaluations have one interval, but trainer.evaluate_every={config.evaluate_every} is set too",
-            fix="set trainer.evaluate_every=1 or trainer.evaluate_every_steps=null",
-        )
+        problem = f"task={task} has no tokens to count"
+        raise invalid("trainer.tokens", config.tokens, problem=problem, fix="set trainer.steps or trainer.epochs")
+    interval = config.evaluate_every_steps
+    if interval is not None and config.evaluate_every != TrainerConfig.evaluate_every:
+        problem = f"evaluations have one interval, but trainer.evaluate_every={config.evaluate_every} is set too"
+        fix = "set trainer.evaluate_every=1 or trainer.evaluate_every_steps=null"
+        raise invalid("trainer.evaluate_every_steps", interval, problem=problem, fix=fix)
+
+
+def _check_one(config: TrainerConfig, keys: Sequence[str], what: str, fix: str) -> None:
+    """Checks that one of some keys is set at most; `fix` has a place for each of two."""
+    used = [key for key in keys if getattr(config, key) is not None]
+    if len(used) > 1:
+        first, second = used[:2]
+        problem = f"{what}, but trainer.{first}={getattr(config, first)} is set too"
+        raise invalid(f"trainer.{second}", getattr(config, second), problem=problem, fix=fix.format(first, second))
 
 
 def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> TrainerConfig:
-    """Returns the group with `auto` replaced by the metric that it selects; arguments as for `check`.
+    """Returns the group with `auto` replaced by the metric that it selects.
 
+    `directions` are the task's evaluation metrics, `loss` first, to `maximize` or `minimize`; `steps` the metrics of a
+    training step except the loss.
     By default the best checkpoint uses the metric of early stopping, and both use the task's first choice.
 
     Raises:
@@ -124,7 +97,7 @@ def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Se
 def with_plateau_metric(
     config: OptimizerConfig, trainer: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()
 ) -> OptimizerConfig:
-    """Returns the group with `auto` replaced by the metric that reduces the learning rate; arguments as for `check`.
+    """Returns the group with `auto` replaced by the metric that reduces the learning rate; see `with_metrics`.
 
     That is the metric of early stopping, if `trainer`, as `with_metrics` returns it, has one.
 

@@ -11,8 +11,9 @@ from tensorflow.experimental import dtensor
 
 from runner.config.schema import ModelConfig
 from runner.data.base import Array
-from runner.engine.base import INPUTS, LayerInput, LayerOutput
+from runner.engine.base import INPUTS, LayerInput, LayerOutput, PlainModel
 from runner.engine.dtensor.adapters.paths import named_variables
+from runner.engine.registry import TF_KERAS
 from runner.model import target
 from runner.model.builder import call as build_model
 from runner.model.builder import data_arguments
@@ -72,12 +73,14 @@ class CoreAdapter:
             outputs.append(LayerOutput(layer.name, kind, (batch, output_size), "float32", (layer_input,)))
         return outputs
 
-    def exported(self, values: Mapping[str, Array]) -> tf.Module:
-        """Returns the same network of tf_keras's layers, with these weights."""
-        model = self._build(tf_keras, {})
-        for path, variable in named_variables(model).items():
-            variable.assign(values[path])
-        return model
+    def exported(self, values: Mapping[str, Array]) -> PlainModel:
+        """Returns the module, and the same network of tf_keras's layers, with these weights."""
+        model = self.plain()
+        keras_model = self._build(tf_keras, {})
+        for variables in (self.variables(model), named_variables(keras_model)):
+            for path, variable in variables.items():
+                variable.assign(values[path])
+        return PlainModel(model, keras_model, TF_KERAS)
 
     def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> tf.Module:
         return build_model(

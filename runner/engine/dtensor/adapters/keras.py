@@ -11,7 +11,7 @@ from tensorflow.experimental import dtensor
 from runner.config.import_path import parameters
 from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec, Batch
-from runner.engine.base import LayerOutput, as_called
+from runner.engine.base import LayerOutput, PlainModel, as_called
 from runner.engine.dtensor import private
 from runner.engine.dtensor.adapters.paths import layer_paths, named_variables
 from runner.engine.dtensor.arrays import host_values
@@ -20,6 +20,7 @@ from runner.engine.dtensor.operations import masks_from_scope
 from runner.engine.dtensor.placing import place
 from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import map_values, without
+from runner.engine.registry import TF_KERAS
 from runner.errors import ConfigError, describe
 from runner.model import contract, padding, preprocessing, scope, target
 from runner.model.builder import call as build_model
@@ -108,12 +109,12 @@ class KerasAdapter:
         """Returns every layer's output for a batch."""
         return _layer_outputs(self.plain(), batch, self._data.inputs)
 
-    def exported(self, values: Mapping[str, Array]) -> tf_keras.Model:
+    def exported(self, values: Mapping[str, Array]) -> PlainModel:
         """Returns a model of tf_keras's own layers with these weights."""
         model = self.plain()
         for path, variable in named_variables(model).items():
             variable.assign(values[path])
-        return model
+        return PlainModel(model, model, TF_KERAS)
 
     def _call(self, layouts: Mapping[str, dtensor.Layout]) -> tf_keras.Model:
         # Unnamed layers get the same names at every call, and their weights the same values.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -16,7 +17,6 @@ import numpy as np
 from jax import lax
 
 from runner import arrays
-from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches, LayerOutput
 from runner.engine.evaluation import BatchResult
@@ -150,13 +150,10 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         try:
             outputs, _ = model.stateless_call(entry.trainable, entry.non_trainable, inputs, **training)
         except Exception as error:  # A model may raise anything for inputs that are not its own.
-            raise invalid(
-                "task.exported",
-                name,
-                problem=f"the model does not take the task's inputs, {', '.join(self._functions.task.input_names)} "
-                f"({reason(error)})",
-                fix="set task.inputs to the arrays that it takes, or task.exported to another model",
-            ) from error
+            names = ", ".join(self._functions.task.input_names)
+            problem = f"the model does not take the task's inputs, {names} ({reason(error)})"
+            fix = "set task.inputs to the arrays that it takes, or task.exported to another model"
+            raise invalid("task.exported", name, problem=problem, fix=fix) from error
         return jax.tree.map(lambda output: output.astype(jnp.float32), outputs)
 
 
@@ -166,17 +163,20 @@ class OwnStepEngine(JaxEngine):
     # The state is a dict by canonical path, where the engine of one model has a `State`.
     _functions: Any
 
-    def _make_model(self) -> Mapping[str, tuple[int, ...]]:
+    @cached_property
+    def _task(self) -> StepTask:
         task = self._data.task
         assert isinstance(task, StepTask)
-        self._task = task
+        return task
+
+    @cached_property
+    def _own_factory(self) -> OwnStepFactory:
+        return OwnStepFactory(self._config, self._data, self._total_steps)
+
+    def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         self._model = None
-        self._own_factory = OwnStepFactory(self._config, self._data, self._total_steps)
         self._parts, self._initial = self._own_factory.build_for_mesh()
         return shapes_of(self._parts.model_variables)
-
-    def _layout(self) -> LayoutConfig:
-        return self._config.layout
 
     def _make_state(self) -> None:
         """Draws the initial values; each variable of an optimizer is sharded as the variable that it belongs to."""
@@ -255,14 +255,11 @@ class OwnStepEngine(JaxEngine):
     def _of_batch(self, tensor: keras.KerasTensor) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self._microbatch_size, *tensor.shape[1:]), tensor.dtype)
 
-    def plain_model(self) -> keras.Model:
-        """Returns the exported model in the host's memory, with the present weights."""
-        name = exported_name(self._task, self._parts.models)
+    def _stock_model(self) -> tuple[keras.Model, Mapping[str, keras.Variable]]:
         parts, _ = self._own_factory.build_for_mesh()
-        prefix = f"{name}/"
-        own = [path for path in parts.model_variables if path.startswith(prefix)]
-        self._set_values(subset(parts.model_variables, own))
-        return parts.models[name]
+        name = exported_name(self._task, parts.models)
+        own = [path for path in parts.model_variables if path.startswith(f"{name}/")]
+        return parts.models[name], subset(parts.model_variables, own)
 
 
 def exported_name(task: StepTask, models: Mapping[str, keras.Model]) -> str:
