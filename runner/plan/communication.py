@@ -4,7 +4,8 @@ Data parallelism: the gradient of a variable is summed over the axes that shard 
 over such an axis (FSDP) is gathered before each use, frozen or not, and its gradient is reduced and scattered
 (Rajbhandari et al., ZeRO, arXiv:1910.02054). Tensor parallelism: the product with a kernel that is sharded along the
 summed dim is summed over that axis, and so is the gradient of the input of the kernel that made the sharded values
-(Shoeybi et al., Megatron-LM, arXiv:1909.08053).
+(Shoeybi et al., Megatron-LM, arXiv:1909.08053). Between two kernels that are both sharded along their columns, the
+activation is gathered and its gradient is summed.
 """
 
 from __future__ import annotations
@@ -58,6 +59,12 @@ def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomput
     """Yields the sums of activations and of their gradients over the axes that shard kernels."""
     depths = memory.depths(model)
     for output in model.outputs:
+        for kernel in model.kernels(output.layer):
+            gathered = estimate.gathered_input(model, output, kernel)
+            if gathered is not None:
+                columns, numbers = gathered
+                yield Collective("all_gather", columns, FORWARD, output.layer, 1, numbers * compute_width)
+                yield Collective("all_reduce", columns, BACKWARD, output.layer, 1, numbers * compute_width)
         for kernel in [*model.kernels(output.layer), *model.inner_kernels(output.layer)]:
             axis = _summed_axis(model, output, kernel)
             if axis is None:

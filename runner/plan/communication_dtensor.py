@@ -2,8 +2,9 @@
 
 A data axis splits the batch, so that gradients are summed over it. A kernel's rows that are split over another axis
 leave partial sums of the outputs, its columns partial sums of the inputs' gradients. A variable that is stored in
-parts over a data axis, or that an operation needs whole, is gathered for use. What DTensor moves between layers whose
-shardings do not fit each other is left out.
+parts over a data axis, or that an operation needs whole, is gathered for use. Between two kernels whose columns are
+split, the activation is gathered. What DTensor moves between other layers whose shardings do not fit each other is
+left out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from runner.engine.base import Collective, LayerInput, LayerOutput
 from runner.layout import Placement
-from runner.plan.estimate import PlacedModel, features, output_bytes, output_spec
+from runner.plan.estimate import PlacedModel, features, gathered_input, output_bytes, output_spec
 
 _MOMENTS = 2  # of a batch: mean and variance; backward as many sums, one for each
 
@@ -41,6 +42,10 @@ def collectives(model: PlacedModel) -> list[Collective]:
             if kernel.path in model.whole:
                 continue
             found += _of_rows(model, kernel, output)
+            gathered = gathered_input(model, output, kernel)
+            if gathered is not None:
+                axis, numbers = gathered
+                found += _each("all_gather", axis, "forward", output.layer, numbers * model.width[kernel.path])
             # Layers that take one input, as query, key and value do, add its gradients before they are summed.
             known = bool(output.inputs) and all(taken.layer for taken in output.inputs)
             alike = output.inputs in summed if known else len(before) == 3 and kernel.shape == before
