@@ -6,11 +6,10 @@ its field and the docstring of its dataclass, or for keys of a builder, which ar
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -18,6 +17,7 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
+from runner.cli.commands import COMMANDS
 from runner.cli.runs import request
 from runner.config import schema, schema_task
 from runner.config.build import type_in_words
@@ -66,19 +66,6 @@ _VARIABLES = (
     ("PJRT_NPROC", "number of XLA threads; set by the runner if unset"),
     ("HYDRA_FULL_ERROR", "`1` shows the traceback of an error"),
 )
-
-
-@dataclass
-class Key:
-    """One key of a group.
-
-    Attributes:
-      values: option to the value that it has there.
-      says: the meaning.
-    """
-
-    values: dict[str, str]
-    says: str
 
 
 def listed(option: Path) -> Iterator[tuple[str, str, str]]:
@@ -195,24 +182,25 @@ def _group(group: str) -> list[str]:
     if group == "task":
         for one in schema_task.OPTIONS.values():
             typed |= {key: (kind, says) for key, kind, says in described(one) if key != "target"}
-    keys: dict[str, Key] = {}
+    keys: dict[str, dict[str, str]] = {}  # by option
+    meanings: dict[str, str] = {}
     for file in files:
         for name, value, says in listed(file):
-            key = keys.setdefault(name, Key({}, ""))
-            key.values[file.stem] = _RESOLVED.get(value.partition(":")[0], value)
-            if not key.says or key.says.startswith("not used"):
-                key.says = says
-    for name, (_, says) in typed.items():
-        if name not in ("options", "target", "rules", "name") and name not in keys:
-            keys[name] = Key({}, says)
+            keys.setdefault(name, {})[file.stem] = _RESOLVED.get(value.partition(":")[0], value)
+            if meanings.get(name, "").startswith("not used") or not meanings.get(name):
+                meanings[name] = says
+    for name in typed:
+        if name not in ("options", "target", "rules", "name"):
+            keys.setdefault(name, {})
     if not keys:
         return lines
     lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
-    for name, key in keys.items():
+    for name, values in keys.items():
         if name == "name" and group not in _NAMED:
             continue
         kind, says = typed.get(name, ("", ""))
-        lines.append(f"| `{group}.{name}` | {cell(kind)} | {_values(key, len(files))} | {cell(says or key.says)} |")
+        meaning = cell(says or meanings.get(name, ""))
+        lines.append(f"| `{group}.{name}` | {cell(kind)} | {_defaults(values, len(files))} | {meaning} |")
     lines.append("")
     if group == "task":
         lines += _keras_metrics()
@@ -228,30 +216,18 @@ def _keras_metrics() -> list[str]:
     return [*lines, ""]
 
 
-def _values(key: Key, files: int) -> str:
+def _defaults(values: dict[str, str], files: int) -> str:
+    """Returns a key's value, or the values by option."""
     by_value: dict[str, list[str]] = {}
-    for option, value in key.values.items():
+    for option, value in values.items():
         by_value.setdefault(value, []).append(option)
     if not by_value:
         return "as the option has it"
-    if len(by_value) == 1:
-        ((value, given),) = by_value.items()
-        of = "" if len(given) in (files, 1) and len(given) == files else f" ({', '.join(given)})"
-        return code(value) + (of if len(given) < 6 else "")
     if len(by_value) > 4:
         return "by the option"
+    if len(by_value) == 1 and (len(values) == files or len(values) > 5):
+        return code(*by_value)
     return "; ".join(f"{code(value)} ({', '.join(given)})" for value, given in by_value.items())
-
-
-def commands() -> list[tuple[str, str]]:
-    """Returns (module, what its docstring says first) of every command."""
-    found = []
-    for path in [*(ROOT / "runner").glob("**/__main__.py"), *(ROOT / "runner").glob("*.py")]:
-        text = path.read_text()
-        if "entry" in text and "if __name__" in text:
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
-            found.append((name, (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")[0]))
-    return sorted(set(found))
 
 
 def _arguments() -> list[str]:
@@ -267,7 +243,7 @@ def page() -> str:
         "Generated from `conf/` and the code by `python -m tests.docs.reference`; a test keeps it up to date.",
         *("", "## Commands", "", "| command | |", "|---|---|"),
     ]
-    lines += [f"| `python -m {name}` | {cell(says)} |" for name, says in commands()]
+    lines += [f"| `python -m {name}` | {cell(says).replace('<', '&lt;')} |" for name, says in sorted(COMMANDS.items())]
     lines += [
         "",
         "Commands that read a config have the same groups, keys and flags. `python -m runner --help` shows them all.",

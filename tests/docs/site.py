@@ -1,9 +1,7 @@
 """The documentation site: docs/, CHANGELOG.md and CONTRIBUTING.md as HTML that opens from a folder.
 
-`python -m tests.docs.site` writes build/site and checks it; `python -m tests.docs.site serve` also serves it on
-127.0.0.1. Sphinx is in the extra `docs`. No network is needed, to build the site or to read it.
-
-`python -m tests.docs.site links` asks the other hosts for every page that is linked to, which needs a network.
+`python -m tests.docs.site` writes build/site and checks it. Sphinx is in the extra `docs`. No network is needed, to
+build the site or to read it. `python -m tests.docs.site links` asks the other hosts for every page that is linked to.
 
 The pages stay plain Markdown in one folder, which hosting sites show too. What only Sphinx needs is added to a copy:
 each list item that begins with a link gives that page its place in the navigation, comments such as
@@ -13,21 +11,14 @@ becomes one page per config group.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import http.server
-import json
 import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-from tests.docs import links, pages
+from tests.docs import pages
 from tests.docs.pages import ROOT
 
 DOCS = ROOT / "docs"
@@ -42,19 +33,16 @@ _HEADING = re.compile(r"^### (.+)$", flags=re.M)
 _TO_REFERENCE = re.compile(r"\]\(reference\.md#([\w-]+)\)")
 _DIRECTIVE = re.compile(r"^<!-- (auto\w+): ([\w.]+) -->$", flags=re.M)
 _CAPTION = re.compile(r'^```(sh|python|yaml|text) (?:title="([^"\n]+)"|([^\n]+))$', flags=re.M)
-# Elements that fetch what they name, as opposed to links that a reader follows.
+# What a browser fetches from another host by itself, as opposed to a link that a reader follows. Of the relations of a
+# `link` element only these fetch: stylesheet, icon, preload, prefetch, modulepreload, preconnect and dns-prefetch.
 _FETCHES = {
-    "audio": "src",
-    "embed": "src",
-    "iframe": "src",
-    "img": "src",
-    "link": "href",
-    "script": "src",
-    "source": "src",
+    "*.html": re.compile(
+        r"""<(?:audio|embed|iframe|img|script|source)\b[^>]*\ssrc=["']?(?:https?:)?//"""
+        r"""|<link\b(?=[^>]*\srel=["']?[^"'>]*(?:stylesheet|icon|pre|dns))[^>]*\shref=["']?(?:https?:)?//""",
+        flags=re.I,
+    ),
+    "*.css": re.compile(r"""(?:url\(\s*['"]?|@import\s+['"])(?:https?:)?//""", flags=re.I),
 }
-# A `link` element only fetches with these relations.
-_FETCHED_RELATIONS = {"stylesheet", "icon", "preload", "prefetch", "modulepreload", "preconnect", "dns-prefetch"}
-_CSS_FETCH = re.compile(r"(?:url\(\s*['\"]?|@import\s+['\"])(https?:)?//", flags=re.I)
 
 
 def entries(page: str) -> list[str]:
@@ -131,171 +119,36 @@ def stage(folder: Path) -> None:
         (folder / f"{page}.md").write_text(text)
 
 
-def build(folder: Path) -> Path:
-    """Builds the site in a folder, with warnings as errors, and returns the folder of its HTML.
-
-    Raises:
-      RuntimeError: Sphinx warns or fails; the message is its output.
-    """
-    html = folder / "html"
-    done = _sphinx("html", folder, html)
-    if done.returncode:
-        raise RuntimeError(done.stdout + done.stderr)
-    return html
-
-
-def _sphinx(builder: str, folder: Path, output: Path) -> subprocess.CompletedProcess[str]:
-    """Runs one of Sphinx's builders on the staged pages, in an empty folder, with warnings as errors."""
+def sphinx(builder: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs one of Sphinx's builders on the staged pages, with warnings as errors, into a folder of its name."""
     source = folder / "source"
     shutil.rmtree(folder, ignore_errors=True)
     source.mkdir(parents=True)
     stage(source)
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-q",
-        "-W",
-        "--keep-going",
-        "-b",
-        builder,
-        "-d",
-        str(folder / "doctrees"),
-    ]
-    return subprocess.run([*command, str(source), str(output)], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder]
+    folders = [f"--doctree-dir={folder / 'doctrees'}", str(source), str(folder / builder)]
+    return subprocess.run([*command, *folders], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def dead_links(folder: Path) -> list[str]:
-    """Asks the other hosts for each page that is linked to; returns one line per link without an answer.
-
-    Raises:
-      RuntimeError: Sphinx itself fails; the message is its output.
-    """
-    done = _sphinx("linkcheck", folder, folder / "links")
-    answers = folder / "links" / "output.json"
-    if not answers.exists():
-        raise RuntimeError(done.stdout + done.stderr)
+def fetching(html: Path) -> list[str]:
+    """Returns the files of a site that would fetch something from another host."""
     found = []
-    for line in answers.read_text().splitlines():
-        answer = json.loads(line)
-        if answer["status"] in ("broken", "timeout"):
-            found.append(f"{answer['filename']}: {answer['uri']}: {' '.join(answer['info'].split())}")
-    if done.returncode and not found:
-        raise RuntimeError(done.stdout + done.stderr)
+    for files, pattern in _FETCHES.items():
+        found += [path.relative_to(html).as_posix() for path in html.rglob(files) if pattern.search(path.read_text())]
     return found
 
 
-class _Page(HTMLParser):
-    """Links, anchors and fetched addresses of one HTML file."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.anchors: set[str] = set()
-        self.fetched: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = {name: value for name, value in attrs if value is not None}
-        if "id" in values:
-            self.anchors.add(values["id"])
-        if tag == "a" and "href" in values:
-            self.links.append(values["href"])
-        name = _FETCHES.get(tag)
-        relations = set(values.get("rel", "").split())
-        if name in values and (tag != "link" or relations & _FETCHED_RELATIONS):
-            self.fetched.append(values[name])
-
-
-def problems(html: Path) -> list[str]:
-    """Returns one line per broken or ill-formed link, and per address that the site would fetch from another host."""
-    # The theme ships a template among its static files.
-    files = [path for path in html.rglob("*.html") if "_static" not in path.relative_to(html).parts]
-    parsed = {path: _Page(path.read_text()) for path in files}
-    found = []
-    for path, page in parsed.items():
-        name = path.relative_to(html)
-        for address in page.fetched:
-            if urlsplit(address).netloc:
-                found.append(f"{name}: fetches {address}")
-        for address in page.links + page.fetched:
-            parts = urlsplit(address)
-            if not parts.scheme and not parts.netloc:
-                if not _is_found(address, path, parsed):
-                    found.append(f"{name}: no such target: {address}")
-            elif address not in page.fetched and (wrong := links.problem(address)):
-                found.append(f"{name}: {address}: {wrong}")
-    for path in html.rglob("*.css"):
-        if _CSS_FETCH.search(path.read_text()):
-            found.append(f"{path.relative_to(html)}: fetches from another host")
-    return found
-
-
-def _is_found(address: str, path: Path, parsed: dict[Path, _Page]) -> bool:
-    """Returns whether an address on this host names a file and an anchor that exist."""
-    parts = urlsplit(address)
-    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-    if not target.is_file():
-        return False
-    # `#` alone is the top of a page.
-    anchor = unquote(parts.fragment)
-    return not anchor or target not in parsed or anchor in parsed[target].anchors
-
-
-def index_for_models(html: Path) -> Iterator[str]:
-    """Yields the lines of llms.txt: the title and the Markdown of each page."""
-    yield "# mesh-runner"
-    for section in SECTIONS:
-        yield f"\n## {_title(section)}\n"
-        for page in entries(section):
-            yield f"- [{_title(page)}](_sources/{page}.md)"
-            assert (html / "_sources" / f"{page}.md").is_file()
-
-
-def _title(page: str) -> str:
-    return pages.path_of(page).read_text().partition("\n")[0].removeprefix("# ")
-
-
-def _report_dead_links() -> int:
-    """Prints the links of which no page came; returns the exit code."""
-    try:
-        found = dead_links(FOLDER.with_name("links"))
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print("\n".join(found) or "every link to another host has an answer")
-    return 1 if found else 0
-
-
-def main() -> int:
-    """Builds, checks and optionally serves the site; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.docs.site", description="Builds the documentation site.")
-    parser.add_argument("action", nargs="?", choices=["build", "serve", "links"], default="build")
-    parser.add_argument("--port", type=int, default=8000)
-    given = parser.parse_args()
-    begin = time.monotonic()
-    if given.action == "links":
-        return _report_dead_links()
-    try:
-        html = build(FOLDER)
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if found := problems(html):
-        print("\n".join(found), file=sys.stderr)
-        return 1
-    (html / "llms.txt").write_text("\n".join(index_for_models(html)) + "\n")
-    print(f"{html / 'index.html'}: built and checked in {time.monotonic() - begin:.0f} s")
-    if given.action == "serve":
-        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(html))
-        with http.server.ThreadingHTTPServer(("127.0.0.1", given.port), handler) as server:
-            print(f"http://127.0.0.1:{server.server_port}; Ctrl-C stops it")
-            try:
-                server.serve_forever()
-            except KeyboardInterrupt:
-                print()
-    return 0
+def main(arguments: list[str]) -> int:
+    """Builds and checks the site, or asks for its links; returns the exit code."""
+    builder = "linkcheck" if arguments == ["links"] else "html"
+    done = sphinx(builder, FOLDER)
+    print(done.stdout + done.stderr, file=sys.stderr)
+    found = fetching(FOLDER / builder)
+    if found:
+        print("fetches from another host:", *found, file=sys.stderr)
+    print(FOLDER / builder)
+    return done.returncode or bool(found)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
