@@ -1,4 +1,4 @@
-"""A server of S3's protocol on loopback: moto's, and a proxy before it that rejects or delays requests.
+"""A server of S3's protocol on loopback: moto's, and proxies before it: of the same protocol, or of Google's.
 
 moto is not in the tests' environment, because its libraries are many: `.ci/nightly` installs it into `.venv/stores`.
 The environment variable RUNNER_TESTS_MOTO names another interpreter that has it.
@@ -7,6 +7,7 @@ The environment variable RUNNER_TESTS_MOTO names another interpreter that has it
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import random
 import subprocess
@@ -33,12 +34,16 @@ _FATES = {
     THROTTLES: ("SlowDown", "429", "slow", "answer"),
 }
 _REJECTIONS = {
-    "503": (503, b""),
-    "500": (500, b""),
-    "429": (429, b""),
-    "SlowDown": (503, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"),
+    "503": (503, {}, b""),
+    "500": (500, {}, b""),
+    "429": (429, {}, b""),
+    "SlowDown": (503, {}, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"),
 }
 _SLOW_S = 1.0
+_TIMEOUT_S = 60
+# moto reads the region of a request from this header, and does not verify the signature.
+_SIGNED = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=none"
+Answer = tuple[int, Mapping[str, str], bytes]  # status, headers by their lower-case names, and body
 
 
 def interpreter() -> str | None:
@@ -90,19 +95,15 @@ class Proxy:
     Attributes:
       target: port of the server.
       rejects: share of the requests that get an error in place of an answer.
-      delay: seconds before each answer.
       trouble: `UNAVAILABLE`, `THROTTLES` or empty: what happens to every request while it is set.
       port: of the proxy.
-      requests: that came.
-      rejected: of them.
+      rejected: how many requests were.
     """
 
     target: int
     rejects: float = 0.0
-    delay: float = 0.0
     trouble: str = ""
     port: int = 0
-    requests: int = 0
     rejected: int = 0
     draw: random.Random = field(default_factory=lambda: random.Random(3))
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -117,9 +118,8 @@ class Proxy:
         }
 
     def fate(self) -> str:
-        """Returns what happens to a request, and counts it."""
+        """Returns what happens to a request."""
         with self.lock:
-            self.requests += 1
             if self.trouble:
                 fate = self.draw.choice(_FATES[self.trouble])
             elif self.draw.random() < self.rejects:
@@ -128,6 +128,56 @@ class Proxy:
                 return "answer"
             self.rejected += fate != "answer"
             return fate
+
+    def answer(self, command: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Returns the server's answer to a request.
+
+        Raises:
+          OSError, HTTPException: there is none.
+        """
+        connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=_TIMEOUT_S)
+        connection.request(command, path, body, dict(headers))
+        found = connection.getresponse()
+        content = found.read()
+        connection.close()
+        return found.status, {name.lower(): value for name, value in found.getheaders()}, content
+
+
+@dataclass
+class GoogleProxy(Proxy):
+    """A proxy of Google Cloud Storage's XML protocol, which has the paths, listings and uploads in parts of S3's.
+
+    The condition of a write is the object's number, of which only that of an object that must not exist is known here.
+    Two emulators of Google's own protocol were tried (`gcp-storage-emulator` and Google's testbench): neither answers
+    the XML requests of obstore with an ETag, a listing and uploads in parts.
+
+    Attributes:
+      conditions: writes with a condition.
+    """
+
+    conditions: int = 0
+    writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def service_account(self, folder: Path) -> dict[str, str]:
+        """Returns what a client's environment needs: a service account that says where the server is."""
+        account = folder / "service-account.json"
+        empty = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        content = {"gcs_base_url": f"http://127.0.0.1:{self.port}", "disable_oauth": True, **empty}
+        account.write_text(json.dumps(content))
+        return {"GOOGLE_SERVICE_ACCOUNT": str(account)}
+
+    def answer(self, command: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Returns the answer to a request, with which no other one comes between a condition and its write."""
+        sent = {name: value for name, value in headers.items() if not name.startswith("x-goog-")}
+        sent["authorization"] = _SIGNED
+        condition = headers.get("x-goog-if-generation-match")
+        if condition is None:
+            return super().answer(command, path, sent, body)
+        assert condition == "0", "no other number is known"
+        with self.writing:
+            self.conditions += 1
+            found, _, _ = super().answer("HEAD", path, {"authorization": _SIGNED}, b"")
+            return (412, {}, b"") if found == 200 else super().answer(command, path, sent, body)
 
 
 class _Server(ThreadingHTTPServer):
@@ -139,7 +189,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def proxied(proxy: Proxy) -> Iterator[Proxy]:
+def proxied(proxy: Proxy) -> Iterator[None]:
     """Runs a proxy for the block."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -151,34 +201,24 @@ def proxied(proxy: Proxy) -> Iterator[Proxy]:
         def handle_request(self) -> None:
             fate = proxy.fate()
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            time.sleep(proxy.delay + (_SLOW_S if fate == "slow" else 0.0))
-            if fate in _REJECTIONS:
-                self.answer(_REJECTIONS[fate][0], {}, _REJECTIONS[fate][1])
-            else:
-                self.pass_on(body)
-
-        def pass_on(self, body: bytes) -> None:
-            connection = http.client.HTTPConnection("127.0.0.1", proxy.target, timeout=60)
+            if fate == "slow":
+                time.sleep(_SLOW_S)
+            headers = {name.lower(): value for name, value in self.headers.items()}
             try:
-                connection.request(self.command, self.path, body, dict(self.headers))
-                answer = connection.getresponse()
-                content = answer.read()
-                connection.close()
+                answer = _REJECTIONS.get(fate) or proxy.answer(self.command, self.path, headers, body)
             except (OSError, http.client.HTTPException):
                 # The network is down.
                 self.close_connection = True
                 return
-            headers = {name.lower(): value for name, value in answer.getheaders()}
-            headers.pop("transfer-encoding", None)
-            headers.pop("connection", None)
-            self.answer(answer.status, headers, content)
+            self.send(*answer)
 
-        def answer(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        def send(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
             self.send_response(status)
             # The answer to HEAD has the length of a body that does not follow.
             length = headers.get("content-length") if self.command == "HEAD" else None
             for name, value in {**headers, "content-length": length or str(len(content))}.items():
-                self.send_header(name, value)
+                if name not in ("transfer-encoding", "connection"):
+                    self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)
@@ -187,10 +227,9 @@ def proxied(proxy: Proxy) -> Iterator[Proxy]:
 
     server = _Server(("127.0.0.1", 0), Handler)
     proxy.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield proxy
+        yield
     finally:
         server.shutdown()
         server.server_close()

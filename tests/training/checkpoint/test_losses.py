@@ -25,10 +25,12 @@ LONG_S = 8.0
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     files._store.cache_clear()
-    with object_server.moto() as port, object_server.proxied(Proxy(port)) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
-        yield proxy
+    with object_server.moto() as port:
+        proxy = Proxy(port)
+        with object_server.proxied(proxy):
+            for name, value in proxy.environment().items():
+                monkeypatch.setenv(name, value)
+            yield proxy
     files._store.cache_clear()
 
 

@@ -19,9 +19,8 @@ from runner.checkpoint.places import ObjectPath
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import RECORD
 from runner.cluster import process as process_of
-from tests import forks, google_server, object_server
-from tests.google_server import Gateway
-from tests.object_server import BUCKET, Proxy
+from tests import forks, object_server
+from tests.object_server import BUCKET, GoogleProxy, Proxy
 
 pytestmark = [
     pytest.mark.nightly,
@@ -77,7 +76,8 @@ def killed(arguments: list[str], folder: Path, environment: dict[str, str], libr
 def test_a_killed_run_resumes_bit_for_bit_on_a_store_that_loses_requests(
     engine: str, cluster: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with object_server.proxied(Proxy(port, rejects=0.1)) as proxy:
+    proxy = Proxy(port, rejects=0.1)
+    with object_server.proxied(proxy):
         check_a_run(f"s3://{BUCKET}", engine, cluster, proxy.environment(), tmp_path, monkeypatch)
         assert proxy.rejected > 3
 
@@ -85,10 +85,11 @@ def test_a_killed_run_resumes_bit_for_bit_on_a_store_that_loses_requests(
 def test_a_killed_run_resumes_bit_for_bit_on_a_store_with_googles_protocol(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with google_server.serving(Gateway(port)) as gateway:
-        check_a_run(f"gs://{BUCKET}", "jax", "mesh=batch2", gateway.environment(tmp_path), tmp_path, monkeypatch)
+    proxy = GoogleProxy(port)
+    with object_server.proxied(proxy):
+        check_a_run(f"gs://{BUCKET}", "jax", "mesh=batch2", proxy.service_account(tmp_path), tmp_path, monkeypatch)
         # Each of two attempts claims its place.
-        assert gateway.conditions >= 2
+        assert proxy.conditions >= 2
 
 
 def check_a_run(
