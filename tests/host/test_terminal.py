@@ -43,19 +43,15 @@ class Screen(io.StringIO):
         return True
 
 
-def screen_of(output: Output) -> str:
-    return str(output.getvalue())
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_stream_cleans_what_is_printed_and_not_what_is_styled(name: str) -> None:
     output = Output(Screen())
     print(f"run {name} ended", file=output)
     output.writelines([name, "\n"])
-    assert not CONTROLS.search(screen_of(output))
-    assert screen_of(output) == f"run {clean(name)} ended\n{clean(name)}\n"
+    assert not CONTROLS.search(output.getvalue())
+    assert output.getvalue() == f"run {clean(name)} ended\n{clean(name)}\n"
     output.rich_proxied_file.write("\x1b[1mbold\x1b[0m")
-    assert screen_of(output).endswith("\x1b[1mbold\x1b[0m")
+    assert output.getvalue().endswith("\x1b[1mbold\x1b[0m")
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *MARKUP])

@@ -15,10 +15,6 @@ from runner.tracking.store import Store, open_store
 from tests.stores import store_in
 
 
-class Cell(io.StringIO):
-    """A notebook's output: no file descriptor."""
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return open_store(store_in(tmp_path), "opened")
@@ -71,7 +67,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_cell_shows_what_a_command_prints(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = Cell()
+    out = io.StringIO()  # a notebook's output has no file descriptor
     monkeypatch.setattr(sys, "stdout", out)
     notebook.run_command(module, [])
     assert out.getvalue() == "first\ncareful\n"
@@ -91,7 +87,7 @@ def test_training_and_planning_from_python(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(plan, notebook.ShownPlan)
     assert plan.content["axes"] == {"batch": 2}
     assert plan.content["variables"][0]["path"] in repr(plan)
-    out = Cell()
+    out = io.StringIO()  # a notebook's output has no file descriptor
     monkeypatch.setattr(sys, "stdout", out)
     folder = tmp_path / "run"
     places = [f"hydra.run.dir={folder}", f"trainer.checkpoint.folder={tmp_path / 'saved'}"]

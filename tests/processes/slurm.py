@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.tracking.server import free_port
+from runner.cluster.launch import free_port
 
 _PROGRAMS = ("setpriv", "munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "squeue")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"

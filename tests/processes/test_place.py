@@ -11,6 +11,7 @@ from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
 
 AUTO = ClusterConfig(name="auto")
+TYPED = ClusterConfig(name="auto", processes=5, index=4, coordinator="[fd00::1]:30000")
 SLURM = {
     "SLURM_JOB_ID": "1234",
     "SLURM_STEP_ID": "2",
@@ -45,9 +46,23 @@ def found(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], config: Cl
     return there
 
 
-def test_slurm_tells_a_steps_tasks_and_not_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = found(monkeypatch, SLURM)
-    assert (there.index, there.count, there.host, there.source) == (3, 8, "gpu007", "Slurm")
+@pytest.mark.parametrize(
+    ("variables", "config", "expected"),
+    [
+        (SLURM, AUTO, {"index": 3, "count": 8, "host": "gpu007", "source": "Slurm"}),  # of the step, not of its job
+        (OPEN_MPI, AUTO, {"index": 1, "count": 4, "host": "10.0.0.7", "source": "Open MPI"}),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, AUTO, {"host": "127.0.0.1"}),  # all on one machine
+        (TORCHRUN, AUTO, {"index": 5, "count": 6, "host": "10.0.0.9", "port": 29_400}),
+        (TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, AUTO, {"port": 29_401}),  # it listens there itself
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "6"}, AUTO, {"host": "127.0.0.1"}),
+        (SLURM, TYPED, {"index": 4, "count": 5, "host": "fd00::1", "port": 30_000}),
+    ],
+)
+def test_a_launcher_tells_the_place_and_what_is_typed_wins(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], config: ClusterConfig, expected: dict[str, object]
+) -> None:
+    there = found(monkeypatch, variables, config)
+    assert {key: getattr(there, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -63,23 +78,6 @@ def test_slurm_tells_a_steps_tasks_and_not_its_jobs(monkeypatch: pytest.MonkeyPa
 )
 def test_the_first_of_slurms_nodes_is_read_from_its_list(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
-
-
-def test_open_mpi_tells_where_its_head_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = found(monkeypatch, OPEN_MPI)
-    assert (there.index, there.count, there.host, there.source) == (1, 4, "10.0.0.7", "Open MPI")
-
-
-def test_open_mpi_on_one_machine_is_reached_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(monkeypatch, OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}).host == "127.0.0.1"
-
-
-def test_torchrun_tells_the_address_but_listens_there_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = found(monkeypatch, TORCHRUN)
-    assert (there.index, there.count, there.host, there.port) == (5, 6, "10.0.0.9", 29_400)
-    assert count(AUTO) == 6
-    assert found(monkeypatch, TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}).port == 29_401
-    assert found(monkeypatch, TORCHRUN | {"LOCAL_WORLD_SIZE": "6"}).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize("outer", [SLURM, OPEN_MPI])
@@ -115,8 +113,11 @@ def test_kubernetes_tells_the_index_and_a_person_the_number(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["local", "auto", "explicit"])
-def test_the_number_of_processes_is_all_that_a_plan_needs(name: str) -> None:
+def test_the_number_of_processes_is_all_that_a_plan_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert count(ClusterConfig(name, processes=4)) == 4
+    for key, value in TORCHRUN.items():
+        monkeypatch.setenv(key, value)
+    assert count(AUTO) == 6
 
 
 @pytest.mark.parametrize("name", ["auto", "explicit"])
@@ -127,9 +128,3 @@ def test_a_process_that_does_not_know_its_place_is_an_error(name: str) -> None:
         find(ClusterConfig(name, processes=4, index=1))
     with pytest.raises(ConfigError, match=r"cluster(=auto|\.processes=null):"):
         count(ClusterConfig(name))
-
-
-def test_what_is_typed_wins_over_what_a_scheduler_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = ClusterConfig(name="auto", processes=5, index=4, coordinator="[fd00::1]:30000")
-    there = found(monkeypatch, SLURM, typed)
-    assert (there.index, there.count, there.host, there.port) == (4, 5, "fd00::1", 30_000)

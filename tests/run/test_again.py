@@ -14,42 +14,34 @@ from tests.training.checkpoint.test_storage import content, register
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where runs save unless they are told otherwise; two have, and the second began later."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with runs that have a checkpoint: two where runs save by default, and one elsewhere."""
     monkeypatch.setattr(paths, "project_root", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
-    for number, name in enumerate(("aaaa", "bbbb")):
-        saved(tmp_path / "outputs" / "checkpoints", name, 100.0 + number)
-    return tmp_path / "outputs" / "checkpoints"
+    for number, name in enumerate(("outputs/checkpoints/aaaa", "outputs/checkpoints/bbbb", "my runs/cccc")):
+        folder = tmp_path / name
+        run = register(folder.parent, folder.name, tracked=True, overrides=[])
+        runs.write_record(run.folder, {**run.record, "started": 100.0 + number})
+        storage.write(run.folder, content(5, folder.name))
+    return tmp_path
 
 
-def saved(folder: Path, name: str, started: float) -> Path:
-    """Makes a run with a checkpoint."""
-    run = register(folder, name, tracked=True, overrides=[])
-    runs.write_record(run.folder, {**run.record, "started": started})
-    storage.write(run.folder, content(5, name))
-    return run.folder
+SAME = "To continue, start the same command again"
+BEFORE = "To continue, start all processes as before:"
+AGAIN = "To continue: python -m runner"
 
 
-def test_a_run_is_named_by_its_id(place: Path) -> None:
-    assert continuing_line(place / "aaaa", ClusterConfig()) == "To continue: python -m runner resume=aaaa"
-
-
-def test_a_run_that_saved_elsewhere_is_named_by_its_folder(place: Path, tmp_path: Path) -> None:
-    assert place.is_dir()
-    folder = saved(tmp_path / "my runs", "cccc", 200.0)
-    assert continuing_line(folder, ClusterConfig()) == "To continue: python -m runner 'resume=my runs/cccc'"
-
-
-def test_a_run_without_a_checkpoint_prints_no_command(place: Path) -> None:
-    assert continuing_line(place / "none", ClusterConfig()) == ""
-
-
-def test_a_named_run_is_continued_by_the_same_command(place: Path) -> None:
-    line = continuing_line(place / "none", ClusterConfig(), name="exp1")
-    assert line == "To continue, start the same command again (resume=auto name=exp1)"
-
-
-def test_who_started_the_processes_starts_them_again(place: Path) -> None:
-    line = continuing_line(place / "bbbb", ClusterConfig(name="auto"))
-    assert line == "To continue, start all processes as before: python -m runner resume=bbbb"
+@pytest.mark.parametrize(
+    ("folder", "cluster", "name", "line"),
+    [
+        ("outputs/checkpoints/aaaa", "single", None, f"{AGAIN} resume=aaaa"),
+        ("my runs/cccc", "single", None, f"{AGAIN} 'resume=my runs/cccc'"),  # as it saved elsewhere
+        ("outputs/checkpoints/none", "single", None, ""),
+        ("outputs/checkpoints/none", "single", "exp1", f"{SAME} (resume=auto name=exp1)"),
+        ("outputs/checkpoints/bbbb", "auto", None, f"{BEFORE} python -m runner resume=bbbb"),
+    ],
+)
+def test_a_run_is_continued_as_it_was_started(
+    project: Path, folder: str, cluster: str, name: str | None, line: str
+) -> None:
+    assert continuing_line(project / folder, ClusterConfig(name=cluster), name=name) == line

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from runner.cluster.launch import free_port
 from runner.errors import TrackingError
 from runner.tracking import store
 from runner.tracking.location import sqlite_path
@@ -104,6 +106,21 @@ def test_a_server_that_is_none_of_mlflows_says_its_status(
     monkeypatch.setattr(Answer, "body", body)
     text = said_of(f"http://ann:secret@{address}")
     assert fix in text
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("http://127.0.0.1:{}", "can't be used: Connection refused; start it (`mlflow"),
+        ("postgresql://ann:secret@127.0.0.1:{}/runs", ""),
+    ],
+)
+def test_a_store_that_is_down_at_the_start_is_said_soon(uri: str, said: str) -> None:
+    begin = time.monotonic()
+    text = said_of(uri.format(free_port()))
+    assert time.monotonic() - begin < 10
+    assert said in text
     assert "secret" not in text
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.cluster.launch import free_port
 from tests.tracking.conftest import Opener
-from tests.tracking.server import environment, free_port, kill, wait_until_up
+from tests.tracking.server import environment, kill, wait_until_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 

@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.schema import (
-    DatasetConfig,
-    LayoutConfig,
-    MeshConfig,
-    RunConfig,
-    TrainerConfig,
-)
+from runner.config.schema import DatasetConfig, LayoutConfig, MeshConfig, RunConfig, TrainerConfig
 from runner.engine import lengths
 from runner.errors import ConfigError
 from tests.configs import with_keys
@@ -30,14 +24,20 @@ def config(devices: int = 4, trainer: dict[str, Any] | None = None, **dataset: A
 
 @pytest.mark.parametrize(
     ("given", "batch", "examples", "expected"),
-    [(None, 128, 10_000, 1000), (None, 128, 357, 360), (2_000_000, 128, 357, 360), (64, 8, 357, 64), (None, 8, 2, 4)],
+    [
+        *((None, 128, 10_000, 1000), (None, 1200, 10_000, 1200), (None, 12, 357, 357), (None, 8, 2, 2)),
+        *((60, 12, 10_000, 60), (64, 8, 357, 64), (2_000_000, 128, 357, 357)),
+    ],
 )
-def test_an_evaluation_batch_is_no_larger_than_its_split(
+def test_an_evaluation_batch_is_no_larger_than_its_split_and_is_padded_for_the_mesh(
     given: int | None, batch: int, examples: int, expected: int
 ) -> None:
     made = config(batch_size=batch, eval_batch_size=given)
-    size = lengths.eval_batch(made.dataset, made.task, examples)
-    assert lengths.padded_rows(size, 4) == expected
+    assert lengths.eval_batch(made.dataset, made.task, examples) == expected
+    for axis in (1, 3, 4, 12):
+        rows = lengths.padded_rows(expected, axis)
+        assert rows % axis == 0
+        assert 0 <= rows - expected < axis
 
 
 @pytest.mark.parametrize(("remainder", "most"), [("drop", 96), ("pad", 100)])
@@ -52,22 +52,6 @@ def test_a_batch_larger_than_the_split_is_rejected_with_the_largest_valid_one(re
 def test_more_steps_than_int32_can_count_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.epochs=2147483647: must be at most 214748364 with 10 steps"):
         lengths.run_length(config(trainer={"epochs": 2**31 - 1}, batch_size=4), 40, 0)
-
-
-@pytest.mark.parametrize(
-    ("given", "batch", "examples", "expected"),
-    [(None, 12, 10_000, 1000), (None, 1200, 10_000, 1200), (60, 12, 10_000, 60), (None, 12, 357, 357)],
-)
-def test_evaluation_batches_do_not_depend_on_the_mesh(
-    given: int | None, batch: int, examples: int, expected: int
-) -> None:
-    for axis in (1, 3, 4, 12):
-        made = config(batch_size=batch, eval_batch_size=given)
-        made = with_keys(made, {"mesh.axes": {"batch": axis}})
-        assert lengths.eval_batch(made.dataset, made.task, examples) == expected
-        rows = lengths.padded_rows(expected, axis)
-        assert rows % axis == 0
-        assert 0 <= rows - expected < axis
 
 
 def length(trainer: dict[str, Any], tokens: int = 0) -> lengths.RunLength:

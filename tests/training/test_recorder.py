@@ -143,15 +143,6 @@ def copied(recorder: MetricRecorder) -> MetricHistory:
     return from_json(json.loads(json.dumps(to_json(recorder.history))))
 
 
-def test_a_history_that_is_continued_logs_the_same_points_again() -> None:
-    first, again = Log(), Log()
-    recorder = make(first, 1)
-    feed(recorder, [1.0] * 4, [4])
-    recorder.drain()
-    make(again, 1).restore(4, copied(recorder))
-    assert again.points == first.points
-
-
 def test_epoch_means_are_over_the_steps_of_the_epoch_only() -> None:
     recorder = make(Log())
     assert all(math.isnan(mean) for mean in recorder.epoch_means().values())
@@ -206,6 +197,5 @@ def test_the_mean_of_an_epoch_is_logged_once_and_again_after_a_kill() -> None:
     history = copied(recorder)
     again = make(later := Log(), window=2)
     again.restore(3, history)
-    assert (3, means[0]) in later.points
     again.end_epoch(3)
-    assert [points for _, points in later.points].count(means[0]) == 1
+    assert sorted(later.points, key=str) == sorted(log.points, key=str), "each once"
