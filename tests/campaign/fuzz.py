@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests import forks
 from tests.campaign.base import Case
@@ -35,15 +35,8 @@ _ONE = "hydra.mode=RUN"  # whatever an option says
 _CANARIES = {"data.csv": "1,2\n", "keep/notes.txt": "notes\n", "run.txt": "mine\n", ".hidden": "too\n"}
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command line ended.
-
-    Attributes:
-      code: the exit code; None where it hung or broke what ran it.
-      out: what it printed.
-      err: what it printed on stderr.
-    """
+class Ended(NamedTuple):
+    """How a command line ended: its exit code, None where it hung, and what it printed on stdout and stderr."""
 
     code: int | None
     out: str
