@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from runner.data import workers
 from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.engine.base import HostBatches, PlacedBatches, Shard, StepMetrics, VariableInfo
 from runner.engine.common import Engine
+from runner.layout.paths import is_variable
 from runner.task.base import Evaluation, OutputSpec, Task
 from runner.train import feed
 
@@ -67,8 +68,39 @@ class Read:
         return self.metrics
 
 
+class HostEngine:
+    """What engines of tests have alike, whose arrays are the host's."""
+
+    counts_cost = caches = False
+    batch_axis = None
+    axes: Mapping[str, int] = MappingProxyType({})
+
+    def state(self) -> dict[str, Array]:
+        raise NotImplementedError
+
+    def place(self, batches: HostBatches) -> PlacedBatches:
+        return PlacedBatches(batches.arrays, batches.weights, batches.steps)
+
+    def mixes_rows(self, batch: HostBatches) -> bool:
+        del batch
+        return False
+
+    def variables(self) -> dict[str, VariableInfo]:
+        return {
+            path: VariableInfo(value.shape, str(value.dtype), (None,) * value.ndim, value.nbytes)
+            for path, value in self.state().items()
+        }
+
+    @property
+    def trainable(self) -> list[str]:
+        return [path for path in self.state() if is_variable(path)]
+
+    def shards(self) -> dict[str, list[Shard]]:
+        return {path: [Shard((0,) * value.ndim, value.copy(), value.shape)] for path, value in self.state().items()}
+
+
 @dataclass
-class NumpyEngine:
+class NumpyEngine(HostEngine):
     """A step adds the mean label, times the rate's factor, to `w`; its loss is `w` from before.
 
     Attributes:
@@ -87,19 +119,12 @@ class NumpyEngine:
     evaluated: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
     traced: list[tuple[Path, list[int]]] = field(default_factory=list)
     _tracing: bool = False
-    counts_cost = False
-    caches = False
-    batch_axis = None
-    axes: Mapping[str, int] = field(default_factory=dict)
 
     def cache_on_device(self, source: object) -> None:
         pass
 
     def saving(self) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def place(self, batches: HostBatches) -> PlacedBatches:
-        return PlacedBatches(batches.arrays, batches.weights, batches.steps)
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Read:
         self.calls.append((first_step, batches.steps, rate_factor))
@@ -116,10 +141,6 @@ class NumpyEngine:
         loss = np.asarray(losses)
         return Read(means(loss, np.full_like(loss, 0.5), 4.0))
 
-    def mixes_rows(self, batch: HostBatches) -> bool:
-        del batch
-        return False
-
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
         labels = np.concatenate([batch.arrays["label"][batch.arrays[WEIGHT] > 0] for batch in batches])
         self.evaluated.append((tuple(labels.tolist()), keep_outputs))
@@ -133,16 +154,6 @@ class NumpyEngine:
         self._tracing = True
         yield
         self._tracing = False
-
-    def variables(self) -> dict[str, VariableInfo]:
-        return {"d1/w": VariableInfo((), "float64", (), 8)}
-
-    @property
-    def trainable(self) -> list[str]:
-        return ["d1/w"]
-
-    def shards(self) -> dict[str, list[Shard]]:
-        return {"d1/w": [Shard((), np.array(self.w), ())]}
 
     def state(self) -> dict[str, Array]:
         return {"d1/w": np.array(self.w)}

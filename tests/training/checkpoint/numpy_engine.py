@@ -8,14 +8,13 @@ import numpy as np
 
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT, Array
-from runner.engine.base import HostBatches, PlacedBatches, Shard, VariableInfo
-from runner.layout.paths import is_variable
+from runner.engine.base import HostBatches, PlacedBatches
 from runner.task.base import Evaluation
 from runner.train import feed
-from tests.numpy_engine import Read, means, splits
+from tests.numpy_engine import HostEngine, Read, means, splits
 
 
-class NumpyEngine:
+class NumpyEngine(HostEngine):
     """As much of an engine as the loop and its checkpoints use."""
 
     def __init__(self, features: int, classes: int, rate: float = 0.1) -> None:
@@ -23,11 +22,6 @@ class NumpyEngine:
         self.weight = np.random.default_rng(0).normal(size=(features, classes))
         self.momentum = np.zeros_like(self.weight)
         self._rate = rate
-        self.batch_axis = None
-        self.axes: dict[str, int] = {}
-
-    def place(self, batches: HostBatches) -> PlacedBatches:
-        return PlacedBatches(batches.arrays, batches.weights, batches.steps)
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Read:
         rows = []
@@ -50,10 +44,6 @@ class NumpyEngine:
         raw = np.exp(x @ self.weight)
         return np.asarray(raw / raw.sum(1, keepdims=True))
 
-    def mixes_rows(self, batch: HostBatches) -> bool:
-        del batch
-        return False
-
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
         loss, hits, outputs = 0.0, 0, []
         for batch in batches:
@@ -70,16 +60,6 @@ class NumpyEngine:
 
     def state(self) -> dict[str, Array]:
         return {"d/kernel": self.weight, "optimizer/momentum/d/kernel": self.momentum}
-
-    def variables(self) -> dict[str, VariableInfo]:
-        return {path: VariableInfo(v.shape, str(v.dtype), (None, None), v.nbytes) for path, v in self.state().items()}
-
-    @property
-    def trainable(self) -> list[str]:
-        return [path for path in self.state() if is_variable(path)]
-
-    def shards(self) -> dict[str, list[Shard]]:
-        return {path: [Shard((0, 0), value.copy(), value.shape)] for path, value in self.state().items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         self.weight, self.momentum = state["d/kernel"], state["optimizer/momentum/d/kernel"]
