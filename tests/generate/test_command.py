@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import forks
+from tests.commands import ran
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).parents[2]
 LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 LANGUAGE_MODEL = [
     "dataset=pydoc",
@@ -38,11 +35,7 @@ GREEDY = "generate.temperature=0"
 
 
 def run(folder: Path, module: str, *overrides: str, engine: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder)}
-    command = [sys.executable, "-m", module, *overrides]
-    done = forks.run(command, library=LIBRARIES[engine], cwd=folder, env=environment, timeout=900)
-    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
-    return done
+    return ran(folder, module, *overrides, library=LIBRARIES[engine], code=code, XDG_CACHE_HOME=str(folder))
 
 
 def text(folder: Path, engine: str, name: str, *overrides: str) -> str:

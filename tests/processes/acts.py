@@ -37,14 +37,6 @@ def differ() -> None:
     current().agree("the data's SHA-256", "bb" if current().index == 2 else "aa")
 
 
-def wait() -> None:
-    """Waits for what process 0 never tells."""
-    say()
-    if current().is_first:
-        time.sleep(LONG_S)
-    current().broadcast("never", lambda: None)
-
-
 def wait_for_all() -> None:
     """Waits for what the last one never says."""
     say()
@@ -107,7 +99,7 @@ def tell_itself() -> None:
 ACTS = {
     one.__name__: one
     for one in (
-        *(talk, differ, wait, wait_for_all, stick),
+        *(talk, differ, wait_for_all, stick),
         *(stand_alone_last, refuse_last, step, tell_itself),
     )
 }

@@ -92,14 +92,20 @@ def _difference(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float
     return float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
 
 
-def points(folder: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
-    """Returns the only run of a folder's store, and its points by metric, in the order in which they were logged."""
+def recorded(folder: Path) -> Any:
+    """Returns the client and the only run of a folder's store."""
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("runner")
     assert experiment is not None
     (only,) = client.search_runs([experiment.experiment_id])
+    return client, only
+
+
+def points(folder: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
+    """Returns the only run of a folder's store, and its points by metric, in the order in which they were logged."""
+    client, only = recorded(folder)
     histories = {key: client.get_metric_history(only.info.run_id, key) for key in only.data.metrics}
     return only, {key: [(one.step, one.value) for one in found] for key, found in histories.items()}
 

@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.cluster.launch import free_port
-from tests.proc import is_there as is_there
+from tests.proc import is_there
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 30.0  # that every end may take
@@ -103,11 +102,3 @@ def team(folder: Path, act: str, count: int = 2, port: int | None = None, **keys
     """Starts processes that come together."""
     where = port or free_port()
     return [Process(folder / str(index), explicit(index, count, where, **keys), act) for index in range(count)]
-
-
-def until(holds: Callable[[], bool], within: float = WITHIN_S) -> None:
-    """Waits until something holds."""
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to hold in time"
-        time.sleep(0.02)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.started import End, Process, closing, is_there, until
+from tests.proc import is_there, until
+from tests.processes.started import WITHIN_S, End, Process, closing
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
 def launched(folder: Path, act: str, count: int = 2) -> Iterator[tuple[Process, Mapping[int, int]]]:
     """Starts the launcher; yields it and the ids of its processes by their number, when all have come."""
     with closing(Process(folder / "launcher", {"name": "local", "processes": count}, act)) as (launcher,):
-        until(lambda: len(launcher.said) >= count)
+        until(lambda: len(launcher.said) >= count, WITHIN_S)
         yield launcher, {said["index"]: said["pid"] for said in launcher.said}
 
 
@@ -76,7 +77,7 @@ def test_a_second_signal_ends_processes_that_are_stuck(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
-    with launched(tmp_path, "wait", 3) as (launcher, pids):
+    with launched(tmp_path, "wait_for_all", 3) as (launcher, pids):
         launcher.send(signal.SIGKILL)
         assert end_of(launcher, pids).code == -signal.SIGKILL
 

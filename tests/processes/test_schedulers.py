@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests import forks, stores
+from tests.proc import until
 from tests.processes.running import alike, differences, last, points
 from tests.processes.slurm import Slurm, missing
 
@@ -44,15 +41,7 @@ def slurm() -> Iterator[Slurm]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the run that our own launcher starts and that nobody ends."""
     folder = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(
-        command(folder, "cluster=local"),
-        cwd=forks.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    ran(command(folder, "cluster=local"))
     return folder
 
 
@@ -63,6 +52,12 @@ def command(folder: Path, *overrides: str) -> list[str]:
         f"hydra.run.dir={folder}/run",
     )
     return [sys.executable, "-m", "runner", *RUN, *places, *overrides]
+
+
+def ran(started: Sequence[str]) -> None:
+    """Runs a command to its good end."""
+    done = subprocess.run(started, cwd=forks.ROOT, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def assert_went_on(folder: Path, whole: Path) -> None:
@@ -76,51 +71,21 @@ def assert_went_on(folder: Path, whole: Path) -> None:
         assert len(steps) == len(set(steps))
 
 
-def status(folder: Path) -> str | None:
-    """Returns the status of the folder's only run."""
-    with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
-        found = connection.execute("SELECT status FROM runs").fetchone()
-    return str(found[0]) if found else None
-
-
-def until(holds: Callable[[], bool], within: float = LONGEST_S) -> None:
-    """Waits until something holds."""
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to hold in time"
-        time.sleep(0.05)
-
-
-def ended_in_the_middle(started: Sequence[str], folder: Path, environment: dict[str, str], signum: int) -> int:
-    """Starts a run, sends its starter a signal after the first checkpoint, and returns the exit code."""
-    with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(
-            started, cwd=forks.ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        until(lambda: any(folder.glob("checkpoints/*/step-*")) or process.poll() is not None)
-        process.send_signal(signum)
-        return process.wait(LONGEST_S)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def ran(started: Sequence[str], environment: dict[str, str]) -> None:
-    """Runs a command to its good end."""
-    done = subprocess.run(
-        started, cwd=forks.ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_mpirun_starts_one_run_that_ctrl_c_ends_and_that_goes_on(tmp_path: Path, whole: Path) -> None:
     """A second after Ctrl-C mpirun kills: what was saved before goes on, and the run's record does not say RUNNING."""
     if shutil.which(MPIRUN[0]) is None:
         pytest.skip("no Open MPI here: mpirun is not installed (apt-get install openmpi-bin)")
     started = [*MPIRUN, *command(tmp_path, "cluster=auto")]
-    assert ended_in_the_middle(started, tmp_path, dict(os.environ), signal.SIGINT) != 0
-    ran([*MPIRUN, *command(tmp_path, "cluster=auto", "resume=latest")], dict(os.environ))
+    with (tmp_path / "output").open("wb") as output:
+        process = subprocess.Popen(started, cwd=forks.ROOT, stdout=output, stderr=output, start_new_session=True)
+    try:
+        until(lambda: any(tmp_path.glob("checkpoints/*/step-*")) or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LONGEST_S) != 0
+    finally:
+        process.kill()
+        process.wait()
+    ran([*started, "resume=latest"])
     assert_went_on(tmp_path, whole)
 
 
@@ -138,7 +103,7 @@ def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
     until(lambda: any(tmp_path.glob("checkpoints/*/step-*")))
     slurm.ask("scancel", "--signal=USR1", str(job))  # as `#SBATCH --signal=USR1@60` sends it
     until(lambda: slurm.job(job)["Restarts"] == "1")
-    assert status(tmp_path) == "KILLED"
+    assert points(tmp_path)[0].info.status == "KILLED"
     slurm.start_again(job)
     slurm.until(job, "COMPLETED", LONGEST_S)
     assert_went_on(tmp_path, whole)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.started import ROOT, WITHIN_S, until
+from tests.proc import until
+from tests.processes.started import ROOT, WITHIN_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 

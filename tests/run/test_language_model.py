@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +13,13 @@ import numpy as np
 import pytest
 import tokenizers
 
-from tests import forks
+from tests.commands import ran
 from tests.data import texts
 from tests.docs import pages
 from tests.processes.running import columns, differences, last
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).parents[2]
 TEXT = [
     "dataset=pydoc",
     "task=language_model",
@@ -42,12 +40,7 @@ LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 
 
 def run(folder: Path, module: str, *overrides: str, engine: str) -> subprocess.CompletedProcess[str]:
-    folder.mkdir(exist_ok=True)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder.parent)}
-    command = [sys.executable, "-m", module, *overrides]
-    done = forks.run(command, library=LIBRARIES[engine], cwd=folder, env=environment, timeout=900)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    return done
+    return ran(folder, module, *overrides, library=LIBRARIES[engine], XDG_CACHE_HOME=str(folder.parent))
 
 
 def trained(folder: Path, engine: str, *overrides: str) -> tuple[dict[str, Any], dict[str, str], str]:
@@ -150,13 +143,6 @@ def test_a_tokenizers_file_may_be_gone_but_not_another_when_its_run_is_evaluated
     assert evaluated("gone") == there
     learned.add_tokens(["seven"])
     learned.save(str(file))
-    done = forks.run(
-        [sys.executable, "-m", "runner.evaluate", "run=latest", saved],
-        library="jax",
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)},
-        timeout=900,
-    )
-    assert done.returncode == 2, done.stdout[-2000:]
+    done = ran(folder, "runner.evaluate", "run=latest", saved, library="jax", code=2, XDG_CACHE_HOME=str(tmp_path))
     assert "dataset.tokenizer" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.layout.paths import is_variable
-from tests import forks
+from tests.commands import ran
 from tests.processes.running import differences, last
 
 pytestmark = pytest.mark.nightly
@@ -31,14 +30,8 @@ KEY_BIASES = {"transformer_layer_1/self_attention/key/bias"}  # whose gradient i
 RELATIVE = 1e-5
 
 
-def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs a module with its arguments and checks that it ends well."""
-    folder.mkdir(exist_ok=True)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder.parent)}
-    command = [sys.executable, "-m", *words]
-    done = forks.run(command, library="jax", cwd=folder, env=environment, timeout=1800)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    return done
+def start(folder: Path, module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return ran(folder, module, *words, library="jax", XDG_CACHE_HOME=str(folder.parent))
 
 
 def run(folder: Path, module: str, *overrides: str) -> subprocess.CompletedProcess[str]:
@@ -110,9 +103,7 @@ def test_the_pages_own_fine_tuning_runs_with_a_preset_that_has_a_tokenizer(tmp_p
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["eval_loss"] > 0
     bytes_ = [each for each in train[3:] if not each.startswith("dataset.tokenizer")]
-    command = [sys.executable, "-m", "runner", "tracking=none", *bytes_, "task.vocabulary=300"]
-    done = forks.run(command, library="jax", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
-    assert done.returncode == 2
+    done = ran(tmp_path, "runner", "tracking=none", *bytes_, "task.vocabulary=300", library="jax", code=2)
     assert "its tokens are not those of the preset (GPT2Tokenizer); use the preset's tokenizer" in done.stderr
 
 

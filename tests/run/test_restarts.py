@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from runner.checkpoint import files, runs, storage
 from runner.cluster import process as tracked_process
+from tests.proc import until
 from tests.run.test_named import LENGTH
 from tests.run.test_runs import command, recorded
 
@@ -29,9 +29,7 @@ def test_the_launcher_starts_a_run_again_that_lost_a_process(tmp_path: Path) -> 
     line += ["resume=auto", "name=exp1", "cluster.restarts=3"]
     run = tmp_path / "outputs" / "checkpoints" / "exp1"
     process = subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-    while not storage.steps(run):
-        assert process.poll() is None
-        time.sleep(0.1)
+    until(lambda: storage.steps(run) or process.poll() is not None)
     os.kill(int(record(run)["process"][tracked_process.PID]), signal.SIGKILL)
     assert process.stderr is not None
     errors = process.stderr.read()

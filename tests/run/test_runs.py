@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests import forks
+from tests.processes.running import recorded
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -57,17 +58,6 @@ def run(folder: Path, *overrides: str, code: int = 0, library: str | None = None
 def summary(folder: Path) -> dict[str, Any]:
     """Returns the summary that a finished run left."""
     return dict(json.loads((folder / "run" / "summary.json").read_text()))
-
-
-def recorded(folder: Path) -> Any:
-    """Returns the client and the only run of the folder's store."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("runner")
-    assert experiment is not None
-    (only,) = client.search_runs([experiment.experiment_id])
-    return client, only
 
 
 def steps_of(client: Any, run_id: str, metric: str) -> list[int]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests import forks
+from tests.commands import ran
 
-ROOT = Path(__file__).parents[2]
 LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 # What the model computes is known without it: nothing is trained. `first` is 0 for a model without preprocessing.
 MODELS = """
@@ -38,12 +35,8 @@ def build(keras, input_shape, num_classes, first=0.0, tensors=False):
 
 def start(folder: Path, engine: str, module: str, *overrides: str) -> subprocess.CompletedProcess[str]:
     """Runs a command of the runner and checks that it ends well."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), "COLUMNS": "160"}
     kept = [f"trainer.checkpoint.folder={folder / 'checkpoints'}", f"hydra.run.dir={folder / 'run'}", "tracking=none"]
-    command = [sys.executable, "-m", module, *overrides, *kept]
-    done = forks.run(command, library=LIBRARIES[engine], cwd=folder, env=environment, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    return done
+    return ran(folder, module, *overrides, *kept, library=LIBRARIES[engine], COLUMNS="160")
 
 
 def prepare(folder: Path) -> tuple[np.ndarray, np.ndarray]:

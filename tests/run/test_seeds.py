@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests import forks
-
-ROOT = Path(__file__).parents[2]
+from tests.commands import ran
 
 pytestmark = pytest.mark.nightly
 
 
 def summary(folder: Path, library: str, *words: str) -> dict[str, float]:
     """Returns the summary of a run of the command with some words."""
-    command = [sys.executable, "-m", "runner", *words, f"hydra.run.dir={folder / 'run'}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = forks.run(command, library=library, cwd=folder, env=environment, timeout=900)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    ran(folder, "runner", *words, f"hydra.run.dir={folder / 'run'}", library=library)
     return json.loads((folder / "run" / "summary.json").read_text())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from runner.cli import supervise as command
 from runner.cluster import restarts
 from tests import forks
+from tests.proc import until
 
 RUN = ["resume=auto", "name=exp1"]
 
@@ -60,8 +60,7 @@ def test_a_signal_reaches_the_command_and_ends_both(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "runner.supervise", "--", sys.executable, "-c"]
     line += ["import pathlib, time; pathlib.Path('there').touch(); time.sleep(60)", *RUN]
     process = subprocess.Popen(line, cwd=tmp_path, env={"PYTHONPATH": str(forks.ROOT)}, stderr=subprocess.PIPE)
-    while not (tmp_path / "there").exists():
-        time.sleep(0.02)
+    until((tmp_path / "there").exists)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 128 + signal.SIGTERM
     assert process.stderr is not None

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests import forks, proc
+from tests.commands import ran
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -29,10 +30,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def sweep(folder: Path, *overrides: str, name: str = "sweep", code: int = 0) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, "-m", "runner", "-m", *overrides, f"hydra.sweep.dir={folder / name}"]
-    done = forks.run(arguments, cwd=folder, env=environment(folder), timeout=400)
-    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
-    return done
+    words = ("-m", *overrides, f"hydra.sweep.dir={folder / name}")
+    return ran(folder, "runner", *words, code=code, MLFLOW_TRACKING_URI=store_in(folder))
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -130,10 +129,7 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
 
 def wait_for(text: str, log: Path) -> None:
     """Waits until a job has said something."""
-    deadline = time.monotonic() + 300
-    while not log.exists() or text not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    proc.until(lambda: log.exists() and text in log.read_text())
 
 
 def job_pid(launcher: int) -> int:

@@ -1,7 +1,3 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import sqlalchemy
 
@@ -71,15 +67,3 @@ def test_the_printed_command_starts_one_worker_and_no_jobs():
     assert serve.endswith("--workers 1")
     assert "--port 5000 " in serve
     assert page.startswith("run: http://127.0.0.1:5000/#/")
-
-
-def test_importing_the_package_imports_no_mlflow():
-    code = "import sys, runner.tracking; print([m for m in sys.modules if m.split('.')[0] in ('mlflow', 'numpy')])"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert result.stdout.strip() == "[]"

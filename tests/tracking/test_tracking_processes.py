@@ -8,8 +8,27 @@ from mlflow import MlflowClient
 pytestmark = pytest.mark.slow
 
 
+# The bare bones of a run: the store, its root, how to end.
+RUN = """
+import os, sys
+from pathlib import Path
+from runner.config.schema import TrackingConfig
+from runner.tracking import RunSpec, open_tracker
+
+uri, root, end = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+tracker = open_tracker(TrackingConfig(uri=uri, experiment="tests"), RunSpec(end, {"a": 1}), root, root=root)
+for step in range(10):
+    tracker.log_metrics(step, {"loss": float(step)})
+if end == "die":
+    tracker.flush(30)
+    os._exit(9)
+if end != "leave":
+    tracker.finish("FINISHED")
+"""
+
+
 def _start(uri, root, end):
-    command = [sys.executable, "-m", "tests.tracking.worker", uri, str(root), end]
+    command = [sys.executable, "-c", RUN, uri, str(root), end]
     return subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
 
 

@@ -14,8 +14,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner.cli.resolvers import register_resolvers
 from runner.config import masking
 from runner.config.convert import as_typed, resolved
 from runner.errors import ConfigError
@@ -158,6 +159,13 @@ def test_the_file_of_a_run_can_not_be_used_to_guess_a_password(tmp_path: Path) -
     assert fingerprint(URI) == fingerprint(URI.replace(SECRET, "another"))
 
 
+def hydras(overrides: list[str]) -> DictConfig:
+    """Returns the config that Hydra composes, with its own part."""
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return compose("config", overrides=overrides, return_hydra_config=True)
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -168,11 +176,7 @@ def test_the_file_of_a_run_can_not_be_used_to_guess_a_password(tmp_path: Path) -
 )
 def test_what_hydra_writes_of_a_config_is_masked(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["runner", *overrides])
-    OmegaConf.register_new_resolver("runner_outputs", lambda: "outputs", replace=True)
-    OmegaConf.register_new_resolver("runner_database", lambda name: f"sqlite:///outputs/{name}", replace=True)
-    OmegaConf.register_new_resolver("runner_random", lambda: "1", replace=True)
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        config = compose("config", overrides=overrides, return_hydra_config=True)
+    config = hydras(overrides)
     assert SECRET in OmegaConf.to_yaml(config)
     masking.hide_config(config)
     assert SECRET not in OmegaConf.to_yaml(config) + str(sys.argv)
@@ -184,8 +188,7 @@ def test_a_password_that_an_interpolation_gives_is_in_no_typed_config(monkeypatc
     monkeypatch.setenv("WHERE", URI)
     monkeypatch.setattr(sys, "argv", ["runner"])
     override = "tracking.uri=${oc.env:WHERE}"
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        composed = compose("config", overrides=[override], return_hydra_config=True)
+    composed = hydras([override])
     masking.hide_config(composed)
     assert as_typed(composed.hydra.overrides.task) == [override]
     assert SECRET not in OmegaConf.to_yaml(composed)
@@ -201,8 +204,7 @@ def test_a_typed_password_beside_an_interpolation_is_masked(monkeypatch: pytest.
     monkeypatch.setenv("WHERE", "db")
     override = f"tracking.uri='http://ann:{SECRET}@${{oc.env:WHERE}}'"
     monkeypatch.setattr(sys, "argv", ["runner", override])
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        composed = compose("config", overrides=[override], return_hydra_config=True)
+    composed = hydras([override])
     masking.hide_config(composed)
     assert SECRET not in OmegaConf.to_yaml(composed) + str(sys.argv)
     assert reveal(TRACKING, composed.tracking.uri) == f"http://ann:{SECRET}@db"

@@ -8,6 +8,7 @@ from runner.tracking import writer as writing
 from runner.tracking.records import Point, Tag
 from runner.tracking.run_file import RunFile
 from runner.tracking.writer import AsyncWriter
+from tests.proc import until
 
 
 class Store:
@@ -166,9 +167,7 @@ def test_points_that_the_memory_does_not_hold_are_in_the_file(store, file, said,
     writer = AsyncWriter(store, file, said.append, interval_s=0.01)
     for step in range(4000):
         writer.add(_points(step, step + 1))
-    deadline = time.monotonic() + 10
-    while not writer.unsent_points and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: writer.unsent_points)
     kept = writer.abandon()
     assert len(kept) + writer.unsent_points == 4000
     assert run_file.parsed(file.path).records == _points(0, 4000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,9 @@ from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import RECORD
 from runner.cluster import process as process_of
 from tests import forks, object_server
+from tests.commands import ran
 from tests.object_server import BUCKET, GoogleProxy, Proxy
+from tests.proc import until
 
 pytestmark = [
     pytest.mark.nightly,
@@ -31,7 +32,6 @@ CONFIG = (
     *("dataset=digits", "model=mlp", "model.hidden=[8]", "trainer.epochs=3", "trainer.limit_eval_batches=1"),
     *("trainer.checkpoint.every_steps=3", "trainer.steps_per_call=1", "trainer.progress=none", "tracking=none"),
 )
-TIMEOUT_S = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -40,34 +40,25 @@ def port() -> Iterator[int]:
         yield port
 
 
-def command(module: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", module, *arguments]
-
-
-def done(arguments: list[str], folder: Path, environment: dict[str, str], library: str) -> str:
-    completed = forks.run(arguments, cwd=folder, env=os.environ | environment, timeout=TIMEOUT_S, library=library)
-    assert completed.returncode == 0, completed.stdout + completed.stderr
+def done(folder: Path, environment: dict[str, str], library: str, *words: str) -> str:
+    completed = ran(folder, *words, library=library, **environment)
     assert "hunter2" not in completed.stdout + completed.stderr
     return completed.stdout + completed.stderr
 
 
-def killed(arguments: list[str], folder: Path, environment: dict[str, str], library: str, saved: ObjectPath) -> None:
+def killed(folder: Path, environment: dict[str, str], library: str, saved: ObjectPath, *words: str) -> None:
     """Starts a command, kills it when it has saved a checkpoint that is not its first, and waits for its processes.
 
     The processes of a launcher that is killed are sent SIGTERM by the kernel, and take some seconds to end. A run
     that is started in that time is told that this one is in use.
     """
+    arguments = [sys.executable, "-m", *words]
     with forks.Popen(arguments, library=library, cwd=folder, env=os.environ | environment) as process:
-        deadline = time.monotonic() + TIMEOUT_S
-        while max(storage.steps(saved), default=0) < 3:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.05)
+        until(lambda: max(storage.steps(saved), default=0) >= 3 or process.poll() is not None)
+        assert process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
-    while not process_of.is_gone(files.read_json(saved / RECORD, files.LARGEST_RECORD)["process"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: process_of.is_gone(files.read_json(saved / RECORD, files.LARGEST_RECORD)["process"]))
 
 
 @pytest.mark.parametrize(
@@ -103,13 +94,14 @@ def check_a_run(
     files._store.cache_clear()
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    config = [*CONFIG, f"engine={engine}", "resume=auto", "name=exp1", *cluster.split()]
+    config = ["runner", *CONFIG, f"engine={engine}", "resume=auto", "name=exp1", *cluster.split()]
     local = folder / "local"
-    done(command("runner", *config, f"trainer.checkpoint.folder={local}"), folder, {}, library)
+    done(folder, {}, library, *config, f"trainer.checkpoint.folder={local}")
 
-    stored = [*config, f"trainer.checkpoint.folder={root}"]
-    killed(command("runner", *stored), folder, environment, library, root / "exp1")
-    output = done(command("runner", *stored), folder, environment, library)
+    here = (folder, environment, library)
+    in_store = f"trainer.checkpoint.folder={root}"
+    killed(*here, root / "exp1", *config, in_store)
+    output = done(*here, *config, in_store)
     assert "Resuming run" in output
     last = storage.steps(local / "exp1")[-1]
     expected = Checkpoint(storage.place(local / "exp1", last))
@@ -117,12 +109,10 @@ def check_a_run(
     assert set(resumed) == set(expected)
     for path in expected:
         np.testing.assert_array_equal(resumed[path], expected[path], err_msg=path)
-    in_store = f"trainer.checkpoint.folder={root}"
-    done(command("runner.evaluate", "run=exp1", in_store), folder, environment, library)
-    done(command("runner.export", f"run={root}/exp1@best"), folder, environment, library)
+    done(*here, "runner.evaluate", "run=exp1", in_store)
+    done(*here, "runner.export", f"run={root}/exp1@best")
     _check_no_secret_is_recorded(folder)
-    command_line = command("runner.runs", "clean", f"folder={root}", "uri=none", "run=exp1", "yes=true")
-    done(command_line, folder, environment, library)
+    done(*here, "runner.runs", "clean", f"folder={root}", "uri=none", "run=exp1", "yes=true")
     assert not files.names(root / "exp1")
 
 
