@@ -15,11 +15,11 @@ import pytest
 
 from runner.layout.paths import is_variable
 from tests.commands import ran
+from tests.docs import pages
 from tests.processes.running import differences, last
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).parents[2]
 FSDP = ["engine=jax", "mesh=batch8", "layout=fsdp", "model=keras_hub", "trainer.limit_eval_batches=2"]
 TEXT = ["task=language_model", "dataset=pydoc", "dataset.sequence_length=16", "dataset.batch_size=8"]
 TEXT += ["dataset.test='test[:32]'", "trainer.steps_per_epoch=3", "task.sample.tokens=4"]
@@ -82,19 +82,16 @@ def test_a_preset_is_fine_tuned_resumed_evaluated_exported_and_loaded_again(
     assert wanted - KEY_BIASES <= set(found["moved"]) <= wanted
 
 
-PAGE = ROOT / "docs" / "keras_hub.md"
+PAGE = "keras_hub"
 
 
 def test_the_pages_own_fine_tuning_runs_with_a_preset_that_has_a_tokenizer(tmp_path: Path) -> None:
     start(tmp_path, "tests.run.preset_worker", "make_with_tokenizer", str(tmp_path))
     (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "one.txt").write_text(PAGE.read_text())
-    program = re.search(r"```python tokenizer\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    commands = re.search(r"## Fine-tuning\n.*?```sh[^\n]*\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert program is not None
-    assert commands is not None
-    (tmp_path / "tokenizer.py").write_text(program[1])
-    write, train = (shlex.split(line) for line in commands[1].replace("\\\n", " ").strip().splitlines())
+    (tmp_path / "notes" / "one.txt").write_text(pages.section(PAGE, ""))
+    pages.write_files(PAGE, tmp_path)
+    commands = next(text for kind, text in pages.blocks(PAGE, "## Fine-tuning") if kind.startswith("sh"))
+    write, train = (shlex.split(line) for line in commands.replace("\\\n", " ").strip().splitlines())
     subprocess.run([sys.executable, *write[1:]], cwd=tmp_path, check=True, timeout=120)
     assert train[:3] == ["python", "-m", "runner"]
     small = ["trainer.epochs=1", "trainer.steps_per_epoch=2", "dataset.sequence_length=16", "dataset.batch_size=8"]

@@ -11,11 +11,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from runner.cluster.launch import free_port
 from runner.errors import TrackingError
 from runner.tracking import store
 from runner.tracking.location import sqlite_path
+from runner.tracking.mlflow_setup import reason
 from runner.tracking.store import open_store
 
 
@@ -128,3 +130,14 @@ def test_a_drivers_words_do_not_tell_the_password() -> None:
     uri = "postgresql+psycopg://ann:se-cret@host/runs"
     error = ValueError(f"can't connect to {uri} with se-cret: FATAL")
     assert "se-cret" not in str(store.unusable_by(uri, error))
+
+
+def test_a_pages_long_error_is_its_innermost_cause() -> None:
+    text = (
+        "API request to https://store.example/api/2.0/mlflow/runs/log-batch failed with exception HTTPSConnectionPool("
+        "host='store.example', port=443): Max retries exceeded with url: /api/2.0/mlflow/runs/log-batch (Caused by "
+        "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed')))"
+    )
+    assert reason(MlflowException(text)) == (
+        "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'))"
+    )
