@@ -25,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.data.base import Array
-from runner.layout.paths import is_ema
 from runner.verify import points
 from runner.verify.rounding import Rounding, largest
 
@@ -35,8 +34,6 @@ PERTURBED_RUNS = 3
 # Run where nothing but the training from the start fails. A weight may start at a kink that three runs do not cross,
 # and the mesh does.
 MORE_RUNS = 12
-# Kinds of checks of the training from the start, see `Check.kind`.
-FROM_THE_START = {"loss", "gradient", points.STEPPED, "parameter", "statistic", "slot", "average"}
 # At equal normal noise, the largest of three draws is below a quarter of another draw in 1.1% of the cases for one
 # number, and in fewer for an array. The perturbed runs' noise is the larger one, so false alarms are far rarer.
 FACTOR = 4.0
@@ -49,6 +46,8 @@ _REDRAWN = 0.5
 # the largest new entry. Beyond half of it the training is chaotic, and nothing is compared.
 _TRAINED = ("parameter", "statistic", "slot", "average")
 _CHAOS = 0.5
+# Kinds of checks of the training from the start, see `Check.kind`.
+FROM_THE_START = {"loss", points.GRADIENT, points.STEPPED, *_TRAINED}
 # Quantiles of the entries' differences that are compared, by the name that the table shows. A wrong engine moves most
 # entries, which `half` and `90%` show. The few entries that rounding throws far off count in `99%` and `all` alone.
 RANKS: Mapping[str, float] = {"half": 0.5, "90%": 0.9, "99%": 0.99, "all": 1.0}
@@ -273,17 +272,14 @@ def _compared(
     sums = rounding.noise if is_sum else 0.0
     # Relative noise that all entries may have in common.
     size_noise = rounding.noise if is_sum else rounding.of_gradient(entry.variable)
-    # Relative difference of each entry because both sides round what they store, but for moving averages of weights.
-    # Ranked, such differences are at most the ranked entries times that. In the size of the whole array they add up at
-    # random.
-    storage = 0.0
-    is_average = entry.kind == "update" and is_ema(points.parsed(key)[2])
-    if entry.kind in ("parameter", "slot", "update") and not is_sum and not is_average:
-        storage = rounding.storage
+    # Relative difference of each entry because both sides round what they store. Ranked, such differences are at most
+    # the ranked entries times that. In the size of the whole array they add up at random.
+    storage = rounding.storage if entry.is_stored and not is_sum else 0.0
 
     expected = reference[key]
     # Both sides began with the reference's values: movements are measured from them.
     moved = _movement(reference, key, entry)
+    *differences, growth = _differences(reference, key, actual)
     *spread_at_ranks, spread_of_size = spread[key]
     largest_move = largest(moved)
     scale = largest_move or largest(expected)
@@ -291,8 +287,8 @@ def _compared(
     epsilon = _epsilon(expected)
     ulps = ULPS * epsilon * largest(expected)
 
+    difference = np.asarray(differences)
     spreads = np.asarray(spread_at_ranks)
-    difference = at_ranks(actual, expected)
     entry_sizes = at_ranks(expected, np.zeros_like(expected))
     tolerance = FACTOR * spreads + ulps + sums * largest_move + storage * entry_sizes
     # What a relative error of the whole array would change at each rank.
@@ -304,9 +300,8 @@ def _compared(
     if entry.kind in ("point", "update") and not is_zero and largest_move:
         size_tolerance = size_noise + _over(ulps, length) + ULPS * epsilon
         size_tolerance += storage * _over(_length(expected * (moved / length)), length)
-        growth = relative_growth(actual, expected, moved)
         # The size is relative: in units of the scale it is printed and compared like an entry's difference.
-        difference = np.append(difference, abs(growth) * scale)
+        difference = np.append(difference, growth * scale)
         spreads = np.append(spreads, spread_of_size * scale)
         tolerance = np.append(tolerance, (FACTOR * spread_of_size + size_tolerance + sums) * scale)
         moves = np.append(moves, scale)

@@ -261,10 +261,6 @@ class _TransformationOptimizer:
       by_slot: kinds of state, each with its variables by path; the path of state of the whole optimizer is empty.
     """
 
-    variables: list[keras.Variable]
-    iterations: keras.Variable
-    by_slot: list[tuple[Slot, dict[str, keras.Variable]]]
-
     def __init__(self, config: OptimizerConfig, total_steps: int, settings: Mapping[str, Settings]) -> None:
         """Calls the user's function; `build` makes the state."""
         self._config = config
@@ -282,7 +278,7 @@ class _TransformationOptimizer:
         self.iterations = _variable(jnp.int32(0))
         state_variables = [_variable(jnp.asarray(leaf)) for leaf in leaves]
         self.variables = [self.iterations, *state_variables]
-        self.by_slot = []
+        self.by_slot: list[tuple[Slot, dict[str, keras.Variable]]] = []
         slots, places = slots_of_transformation(jax.eval_shape(lambda: state), values)
         for slot, numbers in zip(slots, places, strict=True):
             by_path = {path: state_variables[number] for path, number in zip(slot.paths, numbers, strict=True)}

@@ -83,12 +83,14 @@ class Entry:
       variable: canonical path of the variable that it belongs to; empty: none.
       step: place in the order of computation.
       before: key of the value before the training or step, from which its movement is measured; empty: there is none.
+      is_stored: whether it is of weights or slots, stored in the dtype of `engine.state`.
     """
 
     kind: str
     variable: str
     step: float
     before: str = ""
+    is_stored: bool = False
 
     @property
     def is_loss(self) -> bool:
@@ -102,8 +104,10 @@ def described(key: str, run: Mapping[str, Array]) -> Entry:
     if is_of_point(key):
         number, part, path = parsed(key)
         kind, step = _PARTS.get(part, _PARTS[GRADIENT])
-        variable = "" if kind == "evaluation" else owner_of(path)
-        return Entry(kind, variable, step, prefix(number, START) + path if part == END else "")
+        if part == END:
+            # Moving averages of weights are stored in float32.
+            return Entry(kind, owner_of(path), step, prefix(number, START) + path, is_stored=not is_ema(path))
+        return Entry(kind, "" if part == EVALUATED else owner_of(path), step)
     if group == "initial":
         return Entry("initial", path, 0.0)
     if group in (LOSS, METRIC):
@@ -115,11 +119,13 @@ def described(key: str, run: Mapping[str, Array]) -> Entry:
     # Half a step after the last one.
     end = len(run[LOSS]) + 0.5
     if is_slot(key):
-        return Entry("slot", owner_of(key), end)
-    kind = "average"
-    if not is_ema(key):
-        kind = "parameter" if is_trained(path, run) else "statistic"
-    return Entry(kind, path, end, before=f"initial/{path}")
+        return Entry("slot", owner_of(key), end, is_stored=True)
+    before = f"initial/{path}"
+    if is_ema(key):
+        return Entry("average", path, end, before)
+    if is_trained(path, run):
+        return Entry("parameter", path, end, before, is_stored=True)
+    return Entry("statistic", path, end, before)
 
 
 def is_trained(path: str, run: Mapping[str, Array]) -> bool:

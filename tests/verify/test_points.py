@@ -51,12 +51,13 @@ def test_slots_have_the_sizes_and_signs_of_the_trainings_and_no_entry_is_tiny() 
     assert made["optimizer/count/d/kernel"] == 7
 
 
-def test_keys_of_points_are_told_from_paths() -> None:
-    assert points.parsed("point1/end/optimizer/m/d1/kernel") == (1, "end", "optimizer/m/d1/kernel")
-    assert points.parsed("point0/loss") == (0, "loss", "")
-    assert points.is_of_one_side("point0/start/d1/kernel")
-    assert not points.is_of_one_side("point0/gradient/d1/kernel")
-    assert not points.is_of_point("final/point0/gradient/d1/kernel")
+def test_an_array_is_described_by_its_key() -> None:
+    run = {"loss": np.ones(3), "gradient/d1/kernel": np.ones(2)}
+    described = {key: points.described(key, run) for key in ("final/d1/kernel", "final/bn/mean", "ema/d1/kernel")}
+    assert [entry.kind for entry in described.values()] == ["parameter", "statistic", "average"]
+    update = points.described("point1/end/optimizer/m/d1/kernel", run)
+    assert (update.variable, update.before) == ("d1/kernel", "point1/start/optimizer/m/d1/kernel")
+    assert points.described("point0/evaluated/accuracy", run).is_loss
 
 
 def test_points_stand_late_and_not_first() -> None:

@@ -30,16 +30,14 @@ STOPS_AT_16 = EarlyStoppingConfig("eval/accuracy", patience=1, min_delta=2.0)
 
 
 class Engine(numpy_engine.NumpyEngine):
-    """The engine with what a replay asks for besides."""
+    """The engine with what a replay asks for besides; it builds and caches nothing."""
 
     trace = None
     caches = False
 
-    def build(self) -> None:
-        """Builds nothing."""
+    def build(self) -> None: ...
 
-    def cache_on_device(self, source: object) -> None:
-        """Caches nothing."""
+    def cache_on_device(self, source: object) -> None: ...
 
 
 def make_config(keys: dict[str, Any]) -> RunConfig:
