@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests import forks
@@ -24,8 +23,5 @@ def ran(
       variables: of the environment, beside those of this process.
     """
     folder.mkdir(exist_ok=True)
-    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{forks.ROOT}"} | variables
-    command = [sys.executable, "-m", module, *words]
-    done = forks.run(command, library=library, cwd=folder, env=environment, timeout=1800)
-    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
-    return done
+    variables = {"PYTHONPATH": f"{folder}{os.pathsep}{forks.ROOT}"} | variables
+    return forks.python("-m", module, *words, folder=folder, code=code, library=library, timeout=1800, **variables)

@@ -271,3 +271,32 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def python(
+    *arguments: str,
+    folder: Path = ROOT,
+    code: int = 0,
+    library: str | None = None,
+    timeout: float = 600,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python with this checkout on its path, and checks how it ends.
+
+    Args:
+      *arguments: of the interpreter, such as `-m`, a module and its arguments.
+      folder: in which it runs.
+      code: its exit code.
+      library: see `Popen`.
+      timeout: in seconds.
+      **environment: variables over those of this process.
+    """
+    held = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    done = run([sys.executable, *arguments], library=library, cwd=folder, env=held, timeout=timeout)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
+    return done
+
+
+def answer(*arguments: str, **options: Any) -> Any:
+    """Returns the JSON in the last line that a program of `python` prints."""
+    return json.loads(python(*arguments, **options).stdout.splitlines()[-1])

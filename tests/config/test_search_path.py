@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config import search_path
 from runner.config.invocation import command, composed_with
 from runner.host import paths, session
+from tests import forks
 
 
 @pytest.fixture
@@ -85,15 +85,8 @@ def test_an_own_option_hides_the_programs_and_an_own_config_does_not(project: Pa
 
 
 def refused(project: Path, *arguments: str, module: str = "runner") -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    done = forks.python("-m", module, *arguments, folder=project, code=2)
+    assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert not (project / "outputs").exists()
     return done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySource, ArraySpec, Dataset
 from runner.data.contents import Table, cell, examples, tables
 from runner.data.loading import load
-
-ROOT = Path(__file__).parents[2]
+from tests import forks
 
 
 def titled(found: list[Table], title: str) -> Table:
@@ -60,12 +57,8 @@ def test_a_cell_is_a_name_or_the_beginning_of_the_numbers() -> None:
 
 
 def test_the_command_writes_a_picture_and_imports_no_engine(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "runner.data", "dataset=digits", f"hydra.run.dir={tmp_path / 'o'}",
-         "dataset.augment=[{name: flip}]"],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-800:]
+    words = ("dataset=digits", f"hydra.run.dir={tmp_path / 'o'}", "dataset.augment=[{name: flip}]")
+    done = forks.python("-X", "importtime", "-m", "runner.data", *words)
     assert not [line for line in done.stderr.splitlines() if line.endswith((" tensorflow", " jax", " mlflow"))]
     assert {"examples.png", "augmented.png", "data.json"} <= {path.name for path in (tmp_path / "o").iterdir()}
     said = json.loads((tmp_path / "o" / "data.json").read_text())

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -321,9 +320,7 @@ def test_entries_that_may_be_batches_or_examples_are_rejected_where_an_example_h
 
 @pytest.mark.parametrize(("package", "library"), [("keras", forks.JAX), ("tf_keras", forks.TENSORFLOW)])
 def test_the_batches_of_kerass_datasets_are_read_as_examples(package: str, library: str) -> None:
-    command = [sys.executable, "-c", OF_KERAS, package]
-    done = forks.run(command, library=library, cwd=forks.ROOT, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = forks.python("-c", OF_KERAS, package, library=library)
     assert "batch 1 has 3 entries, and must be (x, y) or arrays by name; return sample weights by name" in done.stdout
     assert "endless: its number of batches is unknown (TypeError: " in done.stdout
 

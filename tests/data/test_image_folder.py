@@ -1,7 +1,6 @@
 """Folders of photographs: every kind of file to the same pixels as its own library's, splits, sizes, broken files."""
 
 import io
-import sys
 
 import cv2
 import numpy as np
@@ -48,7 +47,7 @@ def test_jpeg_files_give_tensorflows_accurate_pixels_bit_for_bit(tmp_path):
         files[tmp_path / f"{number}.jpg"] = channels
         (tmp_path / f"{number}.jpg").write_bytes(encoded(picture(37, 53, 3), subsampling=subsampling, quality=88))
     given = [str(part) for pair in files.items() for part in pair]
-    forks.run([sys.executable, "-c", _DECODE, *given], library=forks.TENSORFLOW, check=True)
+    forks.python("-c", _DECODE, *given, library=forks.TENSORFLOW)
     for file, channels in files.items():
         theirs = np.load(f"{file}.npy")
         assert theirs.shape == (37, 53, channels)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from runner.config.schema import DatasetConfig
 from runner.data.loading import load
 from runner.errors import ConfigError, DataError
+from tests import forks
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +19,7 @@ def own(root: Path, **keys: object) -> DatasetConfig:
 @pytest.mark.nightly
 def test_a_dataset_that_tfds_has_prepared_is_read_without_its_code(tmp_path: Path) -> None:
     write = f"import tiny_data; tiny_data.Tiny(data_dir={str(tmp_path)!r}, file_format='array_record')"
-    subprocess.run([sys.executable, "-c", f"{write}.download_and_prepare()"], cwd=Path(__file__).parent, check=True)
+    forks.python("-c", f"{write}.download_and_prepare()", folder=Path(__file__).parent)
     data = load(own(tmp_path, features=["about/size", "about/kind", "vector", "label"]))
     assert (data.name, data.version) == ("tiny", "1.0.0")
     assert {name: (spec.shape, spec.dtype) for name, spec in data.specs.items()} == {

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from pathlib import Path
 
 from tests import forks
 
-ROOT = Path(__file__).parents[2]
 NO_RULE = (
     "/x.py:1:1: error: 'tf.FusedBatchNormV3' op does not implement layout propagation. Please file a request to "
     "TF DTensor. (component id: 833864)\n note: called from"
@@ -32,10 +28,8 @@ print(json.dumps([[str(compile_error(text)), is_compile_error(text)] for text in
 
 
 def test_an_error_names_the_operation_and_an_alternative_in_one_line() -> None:
-    command = [sys.executable, "-c", CODE, json.dumps([*SAID, "NaN in gradients"])]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = forks.run(command, library="tensorflow", cwd=ROOT, env=environment, timeout=120, check=True)
-    *found, (_, of_the_run) = json.loads(done.stdout)
+    texts = json.dumps([*SAID, "NaN in gradients"])
+    *found, (_, of_the_run) = forks.answer("-c", CODE, texts, library="tensorflow")
     for said, (text, _) in zip(SAID.values(), found, strict=True):
         assert said in text
         assert text.endswith("set engine=jax")

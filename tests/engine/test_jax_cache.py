@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from runner.engine.jax import environment
 from tests import forks
 from tests.engine.jax_runs import FAST_CODE
 
-ROOT = Path(__file__).parents[2]
 SHORT = ["trainer.epochs=1", "trainer.limit_train_batches=4", "tracking=none"]
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="access is not by bits there")
 
@@ -91,13 +89,8 @@ def test_a_folder_of_another_user_is_not_used(
 @pytest.mark.slow
 def test_a_run_keeps_its_programs_outside_of_the_outputs(tmp_path: Path, cache: Path) -> None:
     overrides = ["engine=jax", "dataset=digits", "model=convnet", "mesh=batch2", *SHORT]
-    done = forks.run(
-        [sys.executable, "-m", "runner", *overrides, f"hydra.run.dir={tmp_path / 'outputs'}"],
-        library="jax",
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | FAST_CODE,  # which takes long enough to be kept
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    overrides.append(f"hydra.run.dir={tmp_path / 'outputs'}")
+    # Fast code takes long enough to compile to be kept.
+    forks.python("-m", "runner", *overrides, folder=tmp_path, library="jax", **FAST_CODE)
     assert not list((tmp_path / "outputs").rglob("*-cache"))
     assert list((cache / "runner" / "jax").glob("*-cache"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,29 +11,16 @@ import pytest
 from runner.config.schema import EngineConfig, MeshConfig
 from runner.engine.jax import environment
 from runner.host import cores
+from tests import forks
 
-ROOT = Path(__file__).parents[2]
 DIGITS = ["engine=jax", "dataset=digits", "tracking=none", "trainer.progress=lines"]
 
 
-def run(folder: Path, blocked: str, *overrides: str) -> subprocess.CompletedProcess[str]:
-    """Runs the train command without the blocked packages; `-` blocks none."""
-    command = [sys.executable, "-m", "tests.engine.blocked_worker", blocked, *DIGITS, *overrides]
-    variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [*command, f"hydra.run.dir={folder / 'run'}"],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+BLOCKED = ("-m", "tests.engine.blocked_worker")
 
 
 def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_it(tmp_path: Path) -> None:
-    done = run(tmp_path, "jax,jaxlib")
-    assert done.returncode == 2
+    done = forks.python(*BLOCKED, "jax,jaxlib", *DIGITS, folder=tmp_path, code=2)
     assert done.stderr.splitlines() == [
         "error: engine.name=jax: needs jax, which is not installed; pip install -e '.[jax]'"
     ]
@@ -45,8 +30,9 @@ def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
-    done = run(tmp_path, "tensorflow,tf_keras", "mesh=batch2_height2", "layout=spatial", "model=vit", "model.patch=2")
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    words = [*DIGITS, "mesh=batch2_height2", "layout=spatial", "model=vit", "model.patch=2"]
+    words.append(f"hydra.run.dir={tmp_path / 'run'}")
+    done = forks.python(*BLOCKED, "tensorflow,tf_keras", *words, folder=tmp_path)
     assert "loaded: jax,keras\n" in done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["eval_accuracy"] > 0.7  # three epochs; chance is 0.1

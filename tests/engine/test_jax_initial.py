@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from typing import Any
 
 import pytest
 
 from tests import forks
-from tests.engine.jax_runs import ROOT
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def found() -> Any:
-    command = [sys.executable, "-m", "tests.engine.first_values"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
-    done = forks.run(command, library="jax", cwd=ROOT, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    variables = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
+    return forks.answer("-m", "tests.engine.first_values", library="jax", **variables)
 
 
 @pytest.mark.parametrize("model", ["drawn", "assigned", "given", "numpy_drawn"])

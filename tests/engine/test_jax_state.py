@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from typing import Any
 
 import pytest
@@ -12,21 +9,13 @@ import pytest
 from runner.checkpoint import resume
 from runner.engine.base import VariableInfo
 from runner.errors import ConfigError
-from runner.layout.paths import (
-    is_ema,
-    is_slot,
-)
+from runner.layout.paths import is_ema, is_slot
 from tests import forks
-from tests.engine.jax_runs import ROOT
 
 
 @pytest.fixture(scope="module")
 def found() -> Any:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.engine.state_worker"]
-    done = forks.run(command, library="jax", cwd=ROOT, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return forks.answer("-m", "tests.engine.state_worker", library="jax")
 
 
 @pytest.mark.nightly

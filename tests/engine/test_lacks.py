@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from importlib.machinery import ModuleSpec
 
 import pytest
 
 from runner.engine.devices import Lack, lack
 from runner.engine.registry import ENGINES
+from tests import forks
 
 
 def test_jax_needs_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,5 +38,4 @@ def test_the_real_libraries_are_asked_and_not_imported() -> None:
         f"[lack(name, kind) for name in {sorted(ENGINES)} for kind in ('gpu', 'tpu')];"
         "print(sorted({'tensorflow', 'jax', 'keras', 'numpy'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert forks.python("-c", code).stdout.strip() == "[]"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,7 +9,6 @@ from tests import forks
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SAYS = {
     "not built": "train_step raised ValueError: To call `stateless_apply`, Adam must be built",
     "listed": "attribute several holds models",
@@ -25,11 +20,9 @@ SAYS = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    folder = tmp_path_factory.mktemp("own_step")
-    command = [sys.executable, "-m", "tests.engine.own_step_worker", str(folder / "out.npz")]
-    done = forks.run(command, library="jax", cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(np.load(folder / "out.npz"))
+    out = tmp_path_factory.mktemp("own_step") / "out.npz"
+    forks.python("-m", "tests.engine.own_step_worker", str(out), library="jax")
+    return dict(np.load(out))
 
 
 def named(found: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,13 +44,10 @@ class Trained:
 
     def command(self, module: str, *overrides: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end and checks its exit code."""
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": self.uri}
         if not any(override.startswith("trainer.checkpoint.folder") for override in overrides):
             overrides = (*overrides, f"trainer.checkpoint.folder={self.checkpoints}")
-        command = [sys.executable, "-m", module, *overrides]
-        done = forks.run(command, library=self.framework, cwd=self.folder, env=environment, timeout=300)
-        assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
-        return done
+        options = {"folder": self.folder, "code": code, "library": self.framework}
+        return forks.python("-m", module, *overrides, **options, MLFLOW_TRACKING_URI=self.uri)  # type: ignore[arg-type]
 
     def recorded(self) -> Any:
         """Returns the client and the run."""
@@ -175,16 +170,8 @@ def served(trained: Trained, model_id: str) -> dict[str, Any]:
     arrays = split.read(np.arange(split.size))
     np.savez(trained.folder / "raw.npz", images=arrays["image"], labels=arrays["label"])
     arguments = [trained.uri, model_id, str(trained.folder / "raw.npz"), str(ROOT)]
-    done = subprocess.run(
-        [sys.executable, "-c", SERVE, *arguments, str(trained.folder / "exported" / "saved_model")],
-        cwd=trained.folder,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    arguments.append(str(trained.folder / "exported" / "saved_model"))
+    return dict(forks.answer("-c", SERVE, *arguments, folder=trained.folder, PYTHONPATH=""))
 
 
 @pytest.mark.nightly

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +8,11 @@ from tests import forks
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("drawing")
-    command = [sys.executable, "-m", "tests.export.drawing_worker", str(folder)]
-    done = forks.run(command, library="jax", cwd=ROOT, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return forks.answer("-m", "tests.export.drawing_worker", str(folder), library="jax")
 
 
 def test_a_recurrent_model_with_dropout_is_exported_and_every_answer_compared(exports: Any) -> None:

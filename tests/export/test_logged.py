@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SERVE = """
 import sys, json, mlflow, numpy as np, pandas as pd
 from fastapi.testclient import TestClient
@@ -50,6 +47,14 @@ print(json.dumps({
 """
 
 
+def trained(folder: Path, engine: str, store: str, *words: str) -> Any:
+    """Trains on the folder's files, and returns the summary of the run."""
+    words = (f"engine={engine}", "dataset=arrays", f"dataset.path={folder}", "dataset.batch_size=20", *words)
+    words = (*words, f"tracking.uri={store}", f"hydra.run.dir={folder / 'run'}")
+    assert "could not log" not in forks.python("-m", "runner", *words, folder=folder).stderr
+    return json.loads((folder / "run" / "summary.json").read_text())
+
+
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_the_logged_model_of_a_table_predicts_its_raw_rows_as_the_run_does(tmp_path: Path, engine: str) -> None:
     rng = np.random.default_rng(0)
@@ -62,23 +67,9 @@ def test_the_logged_model_of_a_table_predicts_its_raw_rows_as_the_run_does(tmp_p
             table.writerow([f"{area:.3f}", 1990 + row % 20, rooms, ("red", "green", "blue")[row % 3], f"{price:.3f}"])
     (tmp_path / "train.csv").write_text((tmp_path / "test.csv").read_text())
     store = store_in(tmp_path)
-    command = [sys.executable, "-m", "runner", f"engine={engine}", "dataset=arrays", f"dataset.path={tmp_path}"]
-    command += ["task=regression", "task.target=price", "trainer.epochs=3", "dataset.batch_size=20"]
-    command += [f"tracking.uri={store}", f"hydra.run.dir={tmp_path / 'run'}"]
-    done = forks.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "could not log" not in done.stderr
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    loaded = subprocess.run(
-        [sys.executable, "-c", SERVE, store, str(ROOT), str(tmp_path / "test.csv")],
-        cwd=tmp_path,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert loaded.returncode == 0, loaded.stderr[-3000:]
-    found = json.loads(loaded.stdout.splitlines()[-1])
+    summary = trained(tmp_path, engine, store, "task=regression", "task.target=price", "trainer.epochs=3")
+    arguments = (store, str(forks.ROOT), str(tmp_path / "test.csv"))
+    found = forks.answer("-c", SERVE, *arguments, folder=tmp_path, PYTHONPATH="")
     assert found["mae"] == pytest.approx(summary["eval_mae"], rel=1e-4)
     assert found["served"] == pytest.approx(found["first"], rel=1e-6)
     assert found["example"] == 200
@@ -99,15 +90,7 @@ def test_the_logged_model_of_images_takes_raw_bytes(tmp_path: Path, engine: str)
     for split in ("train", "test"):
         np.savez(tmp_path / f"{split}.npz", image=image, label=label)
     store = store_in(tmp_path)
-    command = [sys.executable, "-m", "runner", f"engine={engine}", "dataset=arrays", f"dataset.path={tmp_path}"]
-    command += [
-        "trainer.epochs=2",
-        "dataset.batch_size=20",
-        f"tracking.uri={store}",
-        f"hydra.run.dir={tmp_path / 'run'}",
-    ]
-    done = forks.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    summary = trained(tmp_path, engine, store, "trainer.epochs=2")
     code = """
 import sys, mlflow, numpy as np
 from fastapi.testclient import TestClient
@@ -123,9 +106,5 @@ reply = TestClient(init(model)).post("/invocations", json={"inputs": file["image
 assert reply.json()["predictions"]["class"] == answer["class"].tolist(), reply.text[:500]
 print(float(np.mean(answer["class"] == file["label"])))
 """
-    loaded = subprocess.run(
-        [sys.executable, "-c", code, store, str(tmp_path / "test.npz")], capture_output=True, text=True, timeout=300
-    )
-    assert loaded.returncode == 0, loaded.stderr[-3000:]
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert float(loaded.stdout.splitlines()[-1]) == pytest.approx(summary["eval_accuracy"])
+    found = forks.answer("-c", code, store, str(tmp_path / "test.npz"), PYTHONPATH="")
+    assert found == pytest.approx(summary["eval_accuracy"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests import forks
+from tests.commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -36,13 +35,9 @@ def test_an_evaluation_and_an_export_equal_the_run(tmp_path: Path, engine: str, 
     for split, size in (("train", 32), ("test", 18)):
         label = draw.integers(0, 3, size).astype("int32")
         np.savez(tmp_path / "data" / f"{split}.npz", x=draw.normal(size=(size, 6)).astype("float32"), label=label)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(forks.ROOT), str(tmp_path)])}
 
     def start(module: str, *overrides: str) -> str:
-        arguments = [sys.executable, "-m", module, *overrides, f"hydra.run.dir={module}"]
-        done = forks.run(arguments, library=library, cwd=tmp_path, env=environment, timeout=300)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-        return done.stdout
+        return ran(tmp_path, module, *overrides, f"hydra.run.dir={module}", library=library).stdout
 
     start("runner", f"engine={engine}", *OPTIONS.split(), *SIZES.split())
     run = json.loads((tmp_path / "runner" / "summary.json").read_text())

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +11,6 @@ from tests import forks
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
-ROOT = Path(__file__).parents[2]
 ANSWERS = {
     "two outputs": ["output_0", "output_1"],
     "classes": ["logits", "probabilities", "class"],
@@ -27,11 +22,9 @@ ANSWERS = {
 
 @pytest.fixture(scope="module", params=["keras_dtensor", "jax"])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.export.worker", request.param, str(tmp_path_factory.mktemp("exports"))]
+    folder = str(tmp_path_factory.mktemp("exports"))
     library = "jax" if request.param == "jax" else "tensorflow"
-    done = forks.run(command, library=library, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, timeout=580)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return dict(forks.answer("-m", "tests.export.worker", request.param, folder, library=library))
 
 
 @pytest.mark.parametrize("name", ANSWERS)

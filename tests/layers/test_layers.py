@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -19,12 +16,8 @@ LAYERS = {layer for part in PARTS.values() for case in part for layer in case.la
 
 def ask(question: str) -> Any:
     # Gradients of maxima over a whole dim are wrong in the code that compiles fastest.
-    environment = os.environ | {"PYTHONPATH": str(forks.ROOT), "XLA_FLAGS": forks.RIGHT_MAXIMA}
-    environment |= {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax", "PJRT_NPROC": "16"}
-    command = [sys.executable, "-m", "tests.layers.worker", question]
-    done = forks.run(command, library="jax", cwd=forks.ROOT, env=environment, timeout=1800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    variables = {"XLA_FLAGS": forks.RIGHT_MAXIMA, "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax", "PJRT_NPROC": "16"}
+    return forks.answer("-m", "tests.layers.worker", question, library="jax", timeout=1800, **variables)
 
 
 @pytest.mark.nightly

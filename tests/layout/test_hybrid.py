@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from tests.config.test_config import composed
 from tests.plan import cases
 from tests.plan.test_hardware import a_forecast
 
-ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
 FSDP = LayoutConfig(rules=[RuleConfig(match=".*", shard="batch", min_elements=1024)])
 SHAPES = {"d1/kernel": (1024, 4096), "d2/kernel": (4096, 1024), "norm/scale": (1024,), "d2/bias": (10,)}
@@ -92,7 +89,5 @@ def test_dtensor_has_no_axis_of_replicas() -> None:
 def test_a_mesh_with_replicas_computes_what_one_device_does(tmp_path: Path) -> None:
     words = ("engine=jax", "dataset=digits", "model.hidden=[96]", "layout=fsdp", "dataset.batch_size=48")
     words = (*words, "dataset.eval_batch_size=48", "mesh.axes={replica:3,batch:2}", "mesh.cpu_devices=6")
-    command = [sys.executable, "-m", "runner.verify", *words, f"hydra.run.dir={tmp_path / 'run'}"]
-    done = forks.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    done = forks.python("-m", "runner.verify", *words, f"hydra.run.dir={tmp_path / 'run'}", folder=tmp_path)
     assert "verified: 20 steps on replica=3 batch=2 match one device" in done.stdout

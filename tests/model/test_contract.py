@@ -6,9 +6,6 @@ That it does the same is in `tests/parity`.
 from __future__ import annotations
 
 import json
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,6 @@ from tests import forks
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 # Model, what is asked of it, and parts of the line that refuses it.
 Rows = list[tuple[str, dict[str, Any], list[str]]]
 
@@ -64,11 +60,8 @@ ALLOWED: list[tuple[str, dict[str, Any]]] = [
 def test_a_model_that_needs_what_only_fit_does_is_rejected_by_name_and_others_are_not(engine: str) -> None:
     refused = [*REFUSED, *(OF_JAX if engine == "jax" else OF_DTENSOR)]
     asked = [{"target": target, **more} for target, more, *_ in (*refused, *ALLOWED)]
-    command = [sys.executable, "-m", "tests.model.contract_worker", engine, json.dumps(asked)]
     library = "jax" if engine == "jax" else "tensorflow"
-    done = forks.run(command, library=library, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = forks.answer("-m", "tests.model.contract_worker", engine, json.dumps(asked), library=library)
     for (target, more, parts), line in zip(refused, said, strict=False):
         assert ": " in line, (target, more)
         assert "\n" not in line

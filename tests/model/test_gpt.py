@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,8 +33,5 @@ CASES = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
 def test_a_mesh_computes_what_one_device_does(case: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "runner.verify", *GPT, *TOKENS, *CASES[case], "verify.steps=3", "tracking=none"]
-    command += ["optimizer.learning_rate=0.001", f"hydra.run.dir={tmp_path / 'run'}"]
-    environment = os.environ | {"PYTHONPATH": str(forks.ROOT)}
-    done = forks.run(command, cwd=tmp_path, env=environment, timeout=900)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    words = [*GPT, *TOKENS, *CASES[case], "verify.steps=3", "tracking=none", "optimizer.learning_rate=0.001"]
+    forks.python("-m", "runner.verify", *words, f"hydra.run.dir={tmp_path / 'run'}", folder=tmp_path, timeout=900)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import forks
 
 
 @pytest.mark.nightly
@@ -18,7 +14,5 @@ def test_the_transformer_equals_those_of_keras_hub() -> None:
     # An import would keep every later test of the session from being forked, see `tests.forks`.
     if importlib.util.find_spec("keras_hub") is None:
         pytest.skip("needs the extra hub")
-    command = [sys.executable, "-m", "tests.model.gpt_hub_worker"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=1800)
-    for apart, size in json.loads(done.stdout.splitlines()[-1]).values():
+    for apart, size in forks.answer("-m", "tests.model.gpt_hub_worker", timeout=1800).values():
         assert apart <= 1e-5 * size

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +11,6 @@ from tests import forks
 
 pytestmark = pytest.mark.nightly
 
-
-ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import importlib, json, sys
 import numpy as np
@@ -63,14 +57,8 @@ LIBRARIES = {"tf_keras": "tensorflow", "keras": "jax"}
 
 @pytest.fixture(scope="module")
 def built() -> dict[str, dict[str, Any]]:
-    environment = os.environ | {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
-    found = {}
-    for keras, library in LIBRARIES.items():
-        command = [sys.executable, "-c", SCRIPT, keras]
-        done = forks.run(command, library=library, env=environment, timeout=300)
-        assert done.returncode == 0, done.stderr[-2000:]
-        found[keras] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    variables = {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
+    return {keras: forks.answer("-c", SCRIPT, keras, library=name, **variables) for keras, name in LIBRARIES.items()}
 
 
 @pytest.mark.slow

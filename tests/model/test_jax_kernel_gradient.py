@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import pytest
 
-from tests import forks
-from tests.engine.jax_runs import ROOT
+from tests.engine.jax_runs import answer
 from tests.nightly import nightly_except
 
 LAYERS = {
@@ -30,7 +26,7 @@ os.environ["PJRT_NPROC"], os.environ["KERAS_BACKEND"] = "16", "jax"
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runner.engine.jax.layers.gradients import exact_gradients, spread_over
-layers, specs, batch = json.loads(sys.argv[1])
+layers, specs, batch = map(json.loads, sys.argv[1:])
 same = jax.lax.conv_general_dilated
 class ByAnotherName(keras.layers.Layer):
     def build(self, shape):
@@ -72,10 +68,7 @@ BRIEF = {"strides": LAYERS["strides"]}
 @pytest.mark.slow
 @pytest.mark.parametrize(("layers", "batch"), nightly_except([(BRIEF, 16)], [(BRIEF, 16), (LAYERS, 16), (LAYERS, 12)]))
 def test_every_kind_of_convolution_has_the_gradients_of_one_device(layers: dict[str, str], batch: int) -> None:
-    command = [sys.executable, "-c", PROGRAM, json.dumps([layers, SPECS, batch])]
-    done = forks.run(command, library="jax", cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
+    found = answer(PROGRAM, layers, SPECS, batch)
     assert len(found) == len(layers) * len(SPECS)
     # Sums of some 3,000 float32 products in another order; what XLA makes of it by itself is 1 to 3 away.
     assert {name: worst for name, worst in found.items() if worst > 2e-5} == {}

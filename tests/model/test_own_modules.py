@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from runner.model import own_modules
+from tests import forks
 
 
 @pytest.fixture(autouse=True)
@@ -85,14 +85,6 @@ def test_a_module_is_as_any_other_afterwards() -> None:
 
 def test_a_users_module_is_the_first_to_need_numpys_generator(tmp_path: Path) -> None:
     code = "from runner.model import own_modules; own_modules.watch(1); import own_first; print(own_first.DRAWN)"
-    path = os.pathsep.join([str(Path(__file__).parents[2]), str(tmp_path), str(tmp_path / "site-packages")])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-1000:]
+    path = os.pathsep.join([str(forks.ROOT), str(tmp_path), str(tmp_path / "site-packages")])
+    done = forks.python("-c", code, folder=tmp_path, PYTHONPATH=path)
     assert done.stdout.strip() == str(drawn("own_first"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,15 +51,8 @@ def train(rows: Sequence[Row], folder: Path) -> None:
             continue
         library = forks.JAX if engine == "jax" else forks.TENSORFLOW
         for arguments in (["tests.parity.stock", keras], *(["tests.parity.runs", mesh] for mesh in MESHES)):
-            done = forks.run(
-                [sys.executable, "-m", *arguments, str(folder), *names],
-                library=library,
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"},
-                timeout=_SECONDS,
-            )
-            if done.returncode:
-                raise RuntimeError(done.stderr[-6000:])
+            quiet = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
+            forks.python("-m", *arguments, str(folder), *names, library=library, timeout=_SECONDS, **quiet)
 
 
 def compared(row: Row, mesh: str, folder: Path) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from runner.config import search_path
@@ -12,6 +14,7 @@ from runner.layout import Placement
 from runner.plan import forecast
 from runner.plan.base import Forecast, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.estimate import PlacedModel
+from tests import forks
 from tests.configs import with_keys
 from tests.engine import cases as engines
 
@@ -54,6 +57,12 @@ def config(model: str, mesh: str, preset: str) -> RunConfig:
     made = with_keys(made, {"model.options": dict(options)})
     held = build(LayoutConfig, search_path.content_of(f"layout/{preset}"), "layout")
     return with_keys(made, {"layout": held, "dataset.batch_size": 32})
+
+
+def planned(folder: Path, *words: str) -> dict[str, Any]:
+    """Runs the command of plans, and returns what it wrote in the folder of the run."""
+    forks.python("-m", "runner.plan", *words, f"hydra.run.dir={folder}", folder=folder.parent)
+    return dict(json.loads((folder / "plan.json").read_text()))
 
 
 def placed(axes: dict[str, int], rules: list[Any]) -> PlacedModel:

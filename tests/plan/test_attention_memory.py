@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import forks
+from tests.plan import cases
 
-ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
 # One row of 8,192 tokens and 32 heads per device: float32 scores of a block have 8 GiB, weights in bfloat16 4 GiB.
 CASE = (
@@ -23,10 +19,7 @@ SCORES = 12 * GIB
 
 
 def peak(folder: Path, *arguments: str) -> int:
-    command = [sys.executable, "-m", "runner.plan", *CASE, *arguments, f"hydra.run.dir={folder}"]
-    done = forks.run(command, cwd=folder.parent, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    plan = json.loads((folder / "plan.json").read_text())
+    plan = cases.planned(folder, *CASE, *arguments)
     return sum(part["bytes"] for part in plan["forecast"]["memory"])
 
 

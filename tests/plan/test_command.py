@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 from runner.plan.table import WIDTH
 from tests import forks
 
-ROOT = Path(__file__).parents[2]
 RULES = (
     "layout.rules=[{match: d1/kernel, spec: [null, model]}, {match: d1/bias, spec: [model]}, "
     "{match: d2/kernel, spec: [model, null]}]"
@@ -23,11 +20,7 @@ RULES = (
 
 def run(folder: Path, *arguments: str, module: str = "runner.plan", code: int = 0) -> subprocess.CompletedProcess[str]:
     """Runs a command on digits to its end and checks its exit code."""
-    command = [sys.executable, "-m", module, *arguments, "dataset=digits"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = forks.run(command, cwd=folder, env=environment, timeout=300)
-    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
-    return done
+    return forks.python("-m", module, *arguments, "dataset=digits", folder=folder, code=code)
 
 
 def planned(folder: Path) -> dict[str, Any]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +11,12 @@ from tests.plan import cases
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
-ROOT = Path(__file__).parents[2]
 NAMES = ["-".join(case) for case in cases.EXACT]
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.plan.exact_worker"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = forks.run(command, library="tensorflow", env=environment, cwd=ROOT, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return dict(forks.answer("-m", "tests.plan.exact_worker", library="tensorflow"))
 
 
 @pytest.mark.parametrize("name", NAMES)

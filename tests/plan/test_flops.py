@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,6 @@ from tests import forks
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
-ROOT = Path(__file__).parents[2]
 COMMON = [
     *("engine=jax", "dataset=pydoc", "task=language_model", "engine.compilation_cache=false"),
     *("dataset.batch_size=16", "dataset.sequence_length=64"),
@@ -24,12 +20,8 @@ HUB = [*COMMON, "model=keras_hub", "+model.num_layers=2", "+model.num_query_head
 LLAMA = [*HUB, "model.backbone=Llama3Backbone", "+model.hidden_dim=128", "+model.intermediate_dim=256"]
 MIXTRAL = [
     *HUB,
-    *(
-        "model.backbone=MixtralBackbone",
-        "+model.hidden_dim=128",
-        "+model.intermediate_dim=256",
-        "+model.num_experts=4",
-    ),
+    *("model.backbone=MixtralBackbone", "+model.hidden_dim=128"),
+    *("+model.intermediate_dim=256", "+model.num_experts=4"),
 ]
 # Large enough that XLA would sum whole logits, of which a device has 64 MiB of its own.
 LOGITS = ["mesh=batch4_model2", "layout=fsdp_megatron", "dataset.sequence_length=512", "task.vocabulary=32768"]
@@ -54,10 +46,8 @@ def found() -> dict[str, dict[str, float]]:
     # An import would keep every later test of the session from being forked, see `tests.forks`.
     if importlib.util.find_spec("keras_hub") is None:
         pytest.skip("needs the extra hub")
-    command = [sys.executable, "-m", "tests.plan.flops_worker", json.dumps(CASES | {"whole logits": WHOLE})]
-    done = forks.run(command, library="jax", env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    asked = json.dumps(CASES | {"whole logits": WHOLE})
+    return dict(forks.answer("-m", "tests.plan.flops_worker", asked, library="jax"))
 
 
 @pytest.mark.parametrize("name", CASES)

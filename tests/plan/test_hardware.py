@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks.run import convert
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
-from tests import forks
 from tests.config.test_config import composed
 from tests.configs import with_keys
 from tests.plan import cases
@@ -34,27 +31,14 @@ GIB = 1 << 30
 # Llama 3 8B's sizes, 1/16 as wide and with 4 of 32 layers.
 DIM, DEPTH, HEADS, GROUPS, HIDDEN, VOCABULARY, LENGTH = 256, 4, 8, 2, 896, 2048, 128
 GPT = (
-    "model=gpt",
-    f"model.dim={DIM}",
-    f"model.depth={DEPTH}",
-    f"model.heads={HEADS}",
-    f"model.key_value_heads={GROUPS}",
-    f"model.feedforward={HIDDEN}",
-    "model.positions=rotary",
-    "model.norm=rms",
-    "model.activation=swiglu",
-    "model.bias=false",
-    "model.scan=true",
-    "model.remat=full",
-    "task=language_model",
-    f"task.vocabulary={VOCABULARY}",
-    "task.sample.prompt=null",
-    "dataset=synthetic",
-    f"dataset.length={LENGTH}",
-    "engine=jax",
-    "engine.precision=bfloat16",
-    "optimizer=adamw",
+    *("model=gpt", f"model.dim={DIM}", f"model.depth={DEPTH}", f"model.heads={HEADS}"),
+    *(f"model.key_value_heads={GROUPS}", f"model.feedforward={HIDDEN}", "model.positions=rotary", "model.norm=rms"),
+    *("model.activation=swiglu", "model.bias=false", "model.scan=true", "model.remat=full"),
+    *("task=language_model", f"task.vocabulary={VOCABULARY}", "task.sample.prompt=null"),
+    *("dataset=synthetic", f"dataset.length={LENGTH}"),
+    *("engine=jax", "engine.precision=bfloat16", "optimizer=adamw"),
 )
+ABSENT = ("hardware=h100", "plan.compiler=arithmetic", "layout=fsdp_megatron", "dataset.batch_size=64")
 
 
 def hardware(name: str) -> HardwareConfig:
@@ -63,22 +47,9 @@ def hardware(name: str) -> HardwareConfig:
     return config
 
 
-def planned(folder: Path, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "runner.plan", *GPT, *arguments, f"hydra.run.dir={folder}"]
-    done = forks.run(command, cwd=folder.parent, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return dict(json.loads((folder / "plan.json").read_text()))
-
-
 def test_state_on_64_devices_that_are_not_here_is_that_of_hand_arithmetic(tmp_path: Path) -> None:
-    plan = planned(
-        tmp_path / "run",
-        "hardware=h100",
-        "plan.compiler=arithmetic",
-        "mesh.axes={batch:32,model:2}",
-        "layout=fsdp_megatron",
-        "dataset.batch_size=64",
-    )
+    words = ("mesh.axes={batch:32,model:2}", *ABSENT)
+    plan = cases.planned(tmp_path / "run", *GPT, *words)
     assert plan["axes"] == {"batch": 32, "model": 2}
     parts = {part["kind"]: part["bytes"] for part in plan["forecast"]["memory"]}
     # Kernels are sharded over both axes, and norms' scales over `batch` alone.
@@ -102,18 +73,9 @@ def test_state_on_64_devices_that_are_not_here_is_that_of_hand_arithmetic(tmp_pa
 
 
 def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
-    sizes = (
-        "model.dim=4096",
-        "model.depth=32",
-        "model.heads=32",
-        "model.key_value_heads=8",
-        "model.feedforward=14336",
-    )
-    plan = planned(
-        tmp_path / "run",
-        *("hardware=h100", "plan.compiler=arithmetic", "mesh.axes={batch:16,model:4}", "layout=fsdp_megatron"),
-        *("dataset.batch_size=64", "task.vocabulary=32000", *sizes, "model.experts=8"),
-    )
+    words = ("mesh.axes={batch:16,model:4}", *ABSENT, "task.vocabulary=32000", "model.dim=4096", "model.depth=32")
+    words += ("model.heads=32", "model.key_value_heads=8", "model.feedforward=14336", "model.experts=8")
+    plan = cases.planned(tmp_path / "run", *GPT, *words)
     attention = 2 * 4096 * 4096 + 2 * 4096 * 1024
     experts = 3 * 8 * 4096 * 14336
     kernels = 32 * (attention + experts) + 2 * 32000 * 4096

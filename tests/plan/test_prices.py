@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,10 @@ from runner.config.schema import PlanConfig
 from runner.plan import forecast
 from runner.plan.base import MemoryPart, Traffic
 from runner.plan.rates import unpriced_network
-from tests import forks
 from tests.configs import with_keys
 from tests.plan import cases
 from tests.plan.test_hardware import hardware
 
-ROOT = Path(__file__).parents[2]
 # The gpt of 1 billion parameters of `benchmarks.gpu`.
 ONE_BILLION = (
     *("engine=jax", "engine.precision=bfloat16", "model=gpt", "model.dim=2048", "model.depth=16", "model.heads=16"),
@@ -31,10 +26,7 @@ ONE_BILLION = (
 
 
 def step_seconds(folder: Path, *words: str) -> float:
-    command = [sys.executable, "-m", "runner.plan", *ONE_BILLION, *words, f"hydra.run.dir={folder}"]
-    done = forks.run(command, cwd=folder.parent, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return float(json.loads((folder / "plan.json").read_text())["forecast"]["step_seconds"][0])
+    return float(cases.planned(folder, *ONE_BILLION, *words)["forecast"]["step_seconds"][0])
 
 
 def test_activation_checkpointing_repeats_neither_the_last_product_nor_the_head(tmp_path: Path) -> None:
@@ -79,14 +71,8 @@ def test_a_null_network_is_a_warning() -> None:
 def row(**cells: Any) -> dict[str, str]:
     sizes = {"layers": 32, "dim": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256, "seq": 8192}
     filled = dict.fromkeys(published.COLUMNS, "") | sizes
-    filled |= {
-        "source": "MaxText tables",
-        "model": "llama3-8b",
-        "params": 8030261248,
-        "dtype": "bf16",
-        "remat": "full",
-    }
-    filled |= {"hardware": "H100 80GB", "devices": 64, "per_device_batch": 1, "global_batch": 64}
+    filled |= {"source": "MaxText tables", "model": "llama3-8b", "params": 8030261248, "dtype": "bf16"}
+    filled |= {"remat": "full", "hardware": "H100 80GB", "devices": 64, "per_device_batch": 1, "global_batch": 64}
     return {name: str(value) for name, value in (filled | cells).items()}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from tests import forks
 from tests.task import cases
 from tests.task.functions import CALLS
 
-ROOT = Path(__file__).parents[2]
 LIBRARIES = {"tensorflow": "tensorflow", "jax.numpy": "jax"}
 # Sums of float32, of up to 13 examples, in another order and form: a few units in the last place of the largest term.
 CLOSE = {"rtol": 3e-6, "atol": 3e-6}
@@ -26,10 +24,8 @@ CLOSE = {"rtol": 3e-6, "atol": 3e-6}
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_function_is_that_of_numpy(tmp_path: Path, library: str) -> None:
     out = tmp_path / "found.npz"
-    environment = os.environ | {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.task.worker", library, str(out)]
-    done = forks.run(command, library=LIBRARIES[library], cwd=ROOT, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    variables = {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
+    forks.python("-m", "tests.task.worker", library, str(out), library=LIBRARIES[library], **variables)
     ops = arrays.of(np)
     with np.load(out) as found:
         for name, call in CALLS.items():

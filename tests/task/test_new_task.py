@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -130,25 +128,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    fixed = ["--config-dir", "conf", "dataset=arrays", "dataset.path=points.npz", "tracking=none", "model=mlp"]
-    return forks.run(
-        [sys.executable, "-c", COMMAND, "runner.cli.train", *fixed, *overrides],
-        library=forks.TENSORFLOW,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"},
-    )
-
-
 def test_the_options_of_a_new_task_are_checked(folder: Path) -> None:
+    words = ["--config-dir", "conf", "dataset=arrays", "dataset.path=points.npz", "tracking=none", "model=mlp"]
+    options = {"folder": folder, "code": 2, "library": forks.TENSORFLOW, "PYTHONPATH": f"{ROOT}:{folder}"}
     for override, message in (
         ("task.exponent=-1", "task.exponent=-1.0: "),
         ("task.exponent=two", "task.exponent=two: "),
         ("+task.exponnt=2", "did you mean exponent?"),
         ("sweep.metric=eval/r2", "sweep.metric=eval/r2: "),
     ):
-        done = run(folder, f"task={NAME}", override)
-        assert done.returncode == 2, done.stderr
+        typed = [*words, f"task={NAME}", override]
+        done = forks.python("-c", COMMAND, "runner.cli.train", *typed, **options)  # type: ignore[arg-type]
         assert message in done.stderr
         assert "Traceback" not in done.stderr
 
