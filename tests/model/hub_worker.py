@@ -109,8 +109,8 @@ def main() -> None:
     found["no_backbone"] = refused(language(), **gpt | {"backbone": "GPT2CausalLM"})
     found["task"] = refused(language(), **gpt, task="CausalML")
     retina = {"backbone": "RetinaNetBackbone", "min_level": 3, "max_level": 5, "use_p5": True}
-    found["part"] = refused(classes(), **retina, image_encoder={"class": "ResNetBakbone"})
-    found["part_needs"] = refused(classes(), **retina, image_encoder={"class": "ResNetBackbone"})
+    found["layer"] = refused(classes(), **retina, image_encoder={"class": "ResNetBakbone"})
+    found["layer_needs"] = refused(classes(), **retina, image_encoder={"class": "ResNetBackbone"})
     found["positions"] = refused(language(), **gpt | {"max_sequence_length": 4})
     found["vocabulary"] = refused(language(), **gpt, vocabulary_size=20)
     found["preset_name"] = refused(language(), preset="gpt2_base")
