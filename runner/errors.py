@@ -47,10 +47,14 @@ class UnsavedError(EngineError):
 class NotFiniteError(EngineError):
     """A NaN or Inf training loss at a step, from 1."""
 
-    def __init__(self, step: int, loss: float, cause: str = "") -> None:
+    def __init__(self, step: int, loss: float) -> None:
         fix = " and trainer.on_nan=stop; lower optimizer.learning_rate or set optimizer.clip.global_norm=1.0"
-        if cause:
-            fix = f", before the first update, so no learning rate helps: {cause}"
+        if step == 1:
+            fix = (
+                ", before the first update, so no learning rate helps: look for NaN in the data, for ids outside of "
+                "an Embedding's input_dim, and for a division by 0 or a logarithm of 0 in a layer or in the loss; "
+                "with engine=jax the environment variable JAX_DEBUG_NANS=true names the operation"
+            )
         super().__init__(f"the loss is {loss} at step {step}{fix}")
         self.step = step
         self.loss = loss

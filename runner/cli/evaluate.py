@@ -19,7 +19,7 @@ from runner.host.outputs import spared
 from runner.host.signals import heard
 from runner.layout import mesh
 from runner.task.base import DataSpec, Report
-from runner.tracking.attach import attach
+from runner.tracking import attach
 from runner.train.display import result_table
 from runner.train.evaluation import EvaluationReport
 from runner.train.record import CONFIG, with_config
@@ -36,7 +36,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     console = Console()
     team = current()
     # First, because it needs no framework: a run that does not exist is an error within a second.
-    saved = open_saved(config, "runner.evaluate")
+    saved = open_saved(config.run, config.trainer.checkpoint, "runner.evaluate")
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
     folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
@@ -87,7 +87,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 files.append(folder / name)
         place = place_of(config.dataset, saved, split)
         step = saved.checkpoint.step
-        store.add(step, report.logged(place), files, f"evaluate/{place}/step-{step:09d}")
+        store.log_metrics(step, report.logged(place))
+        for path in files:
+            store.log_artifact(path, f"evaluate/{place}/step-{step:09d}")
     console.print_lines([f"files: {folder}", *store.describe()])
 
 

@@ -31,7 +31,7 @@ from runner.host.signals import heard
 from runner.layout import mesh
 from runner.layout.paths import ema_path, is_variable
 from runner.task.base import DataSpec, Task
-from runner.tracking.attach import Attachment, attach
+from runner.tracking import Tracker, attach
 from runner.train.display import result_table
 from runner.train.export.check import BATCH, TOLERANCE, Difference, check
 from runner.train.export.signature import Served
@@ -63,7 +63,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     team = current()
     # In float32 any library computes the same, so the export can be compared.
     config = replace(config, engine=replace(config.engine, precision="float32", state="float32"))
-    saved = open_saved(config, "runner.export")
+    saved = open_saved(config.run, config.trainer.checkpoint, "runner.export")
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
     target = target_folder(config.export, saved.run)
@@ -221,10 +221,12 @@ def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None
             )
 
 
-def _record(store: Attachment, step: int, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
+def _record(store: Tracker, step: int, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
     metrics: dict[str, float] = {}
     for name, difference in next(iter(compared.values())).items():
         if not difference.exact:
             metrics[f"export/{name}_difference"] = difference.largest
-    files = [path for path in (target / RECORD, target / TOKENIZER) if path.is_file()]
-    store.add(step, metrics, files, "export")
+    store.log_metrics(step, metrics)
+    for path in (target / RECORD, target / TOKENIZER):
+        if path.is_file():
+            store.log_artifact(path, "export")

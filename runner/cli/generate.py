@@ -40,7 +40,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     if options.prompt is None:
         problem = "runner.generate needs the start of a text"
         raise invalid(_PROMPT, None, problem=problem, fix='set prompt="Once upon a time"')
-    saved = open_saved(config, "runner.generate")
+    saved = open_saved(config.run, config.trainer.checkpoint, "runner.generate")
     if not tasks.entry(config.task).samples_text:
         problem = f"is a run with task={config.task.name}, but runner.generate needs a language model"
         raise invalid("run", config.run, problem=problem, fix="name a run with task=language_model")

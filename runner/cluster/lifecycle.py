@@ -61,7 +61,7 @@ def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
     at_exit(leave)
     member.join(agrees, config.start_timeout)
     # Processes that may use the same cores of the same machine divide them. A scheduler may have done so already.
-    machine = [platform.node(), cores.own()]
+    machine = [platform.node(), sorted(os.sched_getaffinity(0))]
     sharing = member.all_gather("machines", machine).count(machine)
     os.environ.setdefault(cores.VARIABLE, str(max(1, cores.available() // sharing)))
 

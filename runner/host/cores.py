@@ -11,9 +11,4 @@ VARIABLE = "RUNNER_CORES"
 def available() -> int:
     """Returns the run's share of the cores: set by its sweep or launcher, else all that the process may run on."""
     share = os.environ.get(VARIABLE, "")
-    return int(share) if share.isdigit() and int(share) else len(own())
-
-
-def own() -> list[int]:
-    """Returns the numbers of the cores that this process may run on."""
-    return sorted(os.sched_getaffinity(0))
+    return int(share) if share.isdigit() and int(share) else len(os.sched_getaffinity(0))

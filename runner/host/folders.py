@@ -10,8 +10,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from runner.errors import PassingError, invalid, passing
+from runner.errors import invalid, passing
 from runner.host.lock import HeldError, lock_until_exit
+from runner.host.outputs import unwritable
 
 # A file in each folder that a command has claimed. It is locked as long as the command's process lives.
 MARK = ".runner"
@@ -62,7 +63,7 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Path:
         problem = "another process is writing into this folder"
         raise passing(key, folder, problem=problem, fix=f"set {key}={folder}-2") from error
     except OSError as error:
-        raise _unwritable(key, folder, error) from error
+        raise unwritable(error, folder, key) from error
     handle = None if hold else _locked.pop(folder.resolve(), None)
     if handle is not None:
         os.close(handle)
@@ -78,12 +79,7 @@ def check(key: str, folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise invalid(key, folder, problem="must be a folder, but is a file", fix=f"set {key} to another path")
     except OSError as error:
-        raise _unwritable(key, folder, error) from error
-
-
-def _unwritable(key: str, folder: Path, error: OSError) -> PassingError:
-    problem = f"must be a folder that can be written ({error.strerror})"
-    return passing(key, folder, problem=problem, fix=f"set {key} to another folder")
+        raise unwritable(error, folder, key) from error
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:

@@ -36,12 +36,12 @@ def required(folder: Path) -> Iterator[None]:
         raise unwritable(error, folder) from error
 
 
-def unwritable(error: OSError, folder: Path | None = None) -> PassingError:
-    """Returns the error for a run's folder, or the place that the error names, that can't be written."""
+def unwritable(error: OSError, folder: Path | None = None, key: str = "hydra.run.dir") -> PassingError:
+    """Returns the error for the folder of a key, or the place that the error names, that can't be written."""
     place = folder or error.filename or "the run's folder"
     problem = f"must be a folder that can be written ({error.strerror or error})"
-    fix = "free some space or fix its permissions, or set hydra.run.dir=<another folder>"
-    return passing("hydra.run.dir", place, problem=problem, fix=fix)
+    fix = f"free some space or fix its permissions, or set {key}=<another folder>"
+    return passing(key, place, problem=problem, fix=fix)
 
 
 def caused_by_disk(error: BaseException) -> OSError | None:

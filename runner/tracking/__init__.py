@@ -24,7 +24,7 @@ else:
     store = late("runner.tracking.store")
     tracker = late("runner.tracking.tracker")
 
-__all__ = ["RunSpec", "Status", "Tracker", "open_tracker"]
+__all__ = ["RunSpec", "Status", "Tracker", "attach", "open_tracker"]
 
 set_environment()
 
@@ -75,3 +75,22 @@ def open_tracker(
                 run_id = resume_run_id
                 opened = replace(opened, experiment_id=start.resume(opened, run_id, spec))
             return tracker.MlflowTracker(opened, run_id, folder=folder, finish_timeout_s=finish_timeout_s)
+
+
+def attach(config: TrackingConfig, run_id: str | None) -> Tracker:
+    """Opens a run that has ended, to add to it, see `Attachment`; None: it was not tracked, so nothing is recorded.
+
+    Raises:
+      TrackingError: the store can't be used, or has no such run; one line.
+    """
+    if config.name == "none" or run_id is None:
+        return Tracker()
+    with stages.stage("opening the run's record in MLflow"):
+        opened = store.open_tracking(config)
+        try:
+            run = opened.client.get_run(run_id)
+            if run.info.lifecycle_stage != "active":
+                raise LookupError(f"it was deleted: run `mlflow runs restore --run-id {run_id}`")
+        except Exception as error:
+            raise store.unusable(opened.uri, f"it has no run {run_id} ({reason(error)})") from error
+    return tracker.Attachment(replace(opened, experiment_id=str(run.info.experiment_id)), run_id)

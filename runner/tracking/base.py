@@ -67,8 +67,9 @@ class Tracker:
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Queues a file for upload into a folder; it must not change until `finish` or `flush` returns."""
 
-    def log_model(self, save: Callable[[Store, str], object]) -> None:
-        """Stores a model at once by `save(store, run id)`; a failure prints a line to stderr."""
+    def log_model(self, save: Callable[[Store, str], str]) -> str | None:  # noqa: ARG002 - subclasses store
+        """Stores a model at once by `save(store, run id)`, and returns its URI; a failure prints a line to stderr."""
+        return None
 
     def logged(self) -> dict[str, dict[int, float]]:
         """Returns the stored points: metric name to step to value; raises TrackingError if they can't be read."""
@@ -93,3 +94,33 @@ class Tracker:
     def describe(self) -> list[str]:
         """Returns lines with links to the run, and with what could not be stored."""
         return []
+
+
+class NewPoints:
+    """Logs only the points that a run does not have yet.
+
+    A resumed run computes the points after its last checkpoint again, and its history before that is logged once more,
+    because some of it may have been on its way when the process died. A run that the user resumed from an earlier step
+    has points of steps that it trains again: there, a point counts as logged only if its value is the same. So has a
+    run that was lost before its first checkpoint.
+    """
+
+    def __init__(self, tracker: Tracker, *, continues: bool = False, repeats_steps: bool = False) -> None:
+        """Reads the points that the run has, if it `continues`; `repeats_steps`: it trains steps of them again."""
+        self._tracker = tracker
+        self._stored = tracker.logged() if continues else {}
+        # Up to this step, a logged point may be of a history that the run has left.
+        self._last_repeated = 0
+        if repeats_steps:
+            for points in self._stored.values():
+                self._last_repeated = max(self._last_repeated, max(points, default=0))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs the values that the run has no point of at this step."""
+        new = {key: value for key, value in values.items() if not self._is_stored(step, key, value)}
+        if new:
+            self._tracker.log_metrics(step, new)
+
+    def _is_stored(self, step: int, key: str, value: float) -> bool:
+        stored = self._stored.get(key, {})
+        return step in stored and (step > self._last_repeated or stored[step] == value)

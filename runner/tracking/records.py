@@ -6,12 +6,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
-# Longest key, param and tag that MLflow stores. It silently cuts longer params.
+# Longest key, param and tag that MLflow stores; the run's config.yaml has all of a param.
 _KEY_LIMIT = 250
-PARAM_LIMIT = 6000
-TAG_LIMIT = 8000
+_PARAM_LIMIT = 6000
+_TAG_LIMIT = 8000
 # The tag that MLflow shows as a run's description.
 DESCRIPTION = "mlflow.note.content"
 
@@ -64,6 +65,8 @@ def from_json(line: str) -> Record:
         raise ValueError(f"not a record: {line.strip()[:80]}") from error
 
 
+# A run logs the same names in every window.
+@cache
 def clean_key(key: str) -> str:
     """Returns a key that MLflow accepts, with `_` for each character that it rejects.
 
@@ -78,12 +81,12 @@ def clean_key(key: str) -> str:
 
 def clean_params(params: Mapping[str, object]) -> dict[str, str]:
     """Returns params as MLflow stores them; of keys that became equal the last one counts."""
-    return {clean_key(key): cut(as_text(value), PARAM_LIMIT) for key, value in params.items()}
+    return {clean_key(key): as_text(value)[:_PARAM_LIMIT] for key, value in params.items()}
 
 
 def clean_tags(tags: Mapping[str, object]) -> dict[str, str]:
     """Returns tags as MLflow stores them."""
-    return {clean_key(key): cut(str(value), TAG_LIMIT) for key, value in tags.items()}
+    return {clean_key(key): str(value)[:_TAG_LIMIT] for key, value in tags.items()}
 
 
 def as_text(value: object) -> str:
@@ -97,11 +100,3 @@ def as_text(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return {"inf": ".inf", "-inf": "-.inf"}.get(str(value), ".nan")
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def cut(text: str, limit: int) -> str:
-    """Returns the text; a longer one is cut to `limit` characters with an end mark."""
-    if len(text) <= limit:
-        return text
-    mark = f" ... [cut, {len(text)} characters]"
-    return text[: limit - len(mark)] + mark

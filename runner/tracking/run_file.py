@@ -11,7 +11,6 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.cluster import process
@@ -91,17 +90,9 @@ def _append(path: Path, lines: Sequence[str], *, sync: bool = False) -> None:
             os.fsync(file.fileno())
 
 
-@dataclass(frozen=True)
-class Unsent:
-    """What a file has below its last mark.
-
-    Attributes:
-      head: the run's id, the fingerprint of its store, and the identity of the process that wrote last.
-      records: those that the store may lack, in order.
-    """
-
-    head: dict[str, str]
-    records: list[Record]
+# The head of a file's last process (the run's id, the fingerprint of its store, the identity of the process), and the
+# records below the last mark, which the store may lack.
+Unsent = tuple[dict[str, str], list[Record]]
 
 
 def is_unsent(path: Path) -> bool:
@@ -145,7 +136,7 @@ def parsed(path: Path) -> Unsent:
                 records.append(from_json(line))
     if not {"run_id", "store"} <= set(head) or path.name != path_of(path.parent, head["run_id"]).name:
         raise ValueError(f"{path} is not a file of a run's records")
-    return Unsent(head, records)
+    return head, records
 
 
 def _locked(path: Path) -> int:

@@ -5,7 +5,7 @@ MLflow's databases leave out a point that they have, so points may be sent again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -20,7 +20,6 @@ from runner.tracking.base import FOLDER
 from runner.tracking.location import fingerprint
 from runner.tracking.mlflow_setup import http_code, reason
 from runner.tracking.records import Artifact, Point, Record, Tag, clean_tags
-from runner.tracking.run_file import Unsent
 from runner.tracking.store import Store
 
 # MLflow rejects a `log_batch` of more points.
@@ -33,31 +32,24 @@ _DATABASE_ERROR = "BAD_REQUEST"
 _BAD_ROWS = ("IntegrityError", "DataError")
 
 
-class MlflowWriter:
-    """Writes records to one run."""
-
-    def __init__(self, client: MlflowClient, run_id: str) -> None:
-        self._client = client
-        self._run_id = run_id
-
-    def write(self, records: Sequence[Record]) -> None:
-        """Stores at most `POINTS_PER_CALL` points, or one record of another kind; again is as good as once."""
-        record = records[0]
-        if isinstance(record, Point):
-            points = [one for one in records if isinstance(one, Point)]
-            assert len(points) == len(records)
-            metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
-            self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
-        elif isinstance(record, Tag):
-            for key, text in clean_tags({record.key: record.value}).items():
-                self._client.set_tag(self._run_id, key, text)
-        elif isinstance(record, Artifact):
-            if not Path(record.path).is_file():
-                # A ValueError, because an OSError would mean that the store can't be written and is worth a retry.
-                raise ValueError(f"{record.path} does not exist")
-            self._client.log_artifact(self._run_id, record.path, record.folder or None)
-        else:
-            self._client.set_terminated(self._run_id, record.status, record.end_time)
+def write(client: MlflowClient, run_id: str, records: Sequence[Record]) -> None:
+    """Stores at most `POINTS_PER_CALL` points, or one record of another kind; again is as good as once."""
+    record = records[0]
+    if isinstance(record, Point):
+        points = [one for one in records if isinstance(one, Point)]
+        assert len(points) == len(records)
+        metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
+        client.log_batch(run_id, metrics=metrics, synchronous=True)
+    elif isinstance(record, Tag):
+        for key, text in clean_tags({record.key: record.value}).items():
+            client.set_tag(run_id, key, text)
+    elif isinstance(record, Artifact):
+        if not Path(record.path).is_file():
+            # A ValueError, because an OSError would mean that the store can't be written and is worth a retry.
+            raise ValueError(f"{record.path} does not exist")
+        client.log_artifact(run_id, record.path, record.folder or None)
+    else:
+        client.set_terminated(run_id, record.status, record.end_time)
 
 
 def is_retryable(error: Exception) -> bool:
@@ -82,15 +74,16 @@ def sync(store: Store, path: Path, warn: Callable[[str], None]) -> int | None:
       OSError: the file can't be read or marked, or another user can write to it.
       ValueError: it is not a file of a run's records.
     """
-    if run_file.parsed(path).head["store"] != fingerprint(store.uri):
+    head, _ = run_file.parsed(path)
+    if head["store"] != fingerprint(store.uri):
         return None
     try:
-        with run_file.opened(path) as unsent:
-            sent = _send(store, unsent, path)
+        with run_file.opened(path) as (head, records):
+            sent = _send(store, head, records, path)
     except HeldError:
         return None
     if sent:
-        warn(f"sent {sent:,} records of run {unsent.head['run_id']} that its process may not have stored")
+        warn(f"sent {sent:,} records of run {head['run_id']} that its process may not have stored")
     return sent
 
 
@@ -108,19 +101,19 @@ def sync_run(store: Store, run: Run, warn: Callable[[str], None]) -> None:
         warn(f"could not send {path}: {reason(error)}")
 
 
-def _send(store: Store, unsent: Unsent, path: Path) -> int:
-    run_id = unsent.head["run_id"]
-    writer = MlflowWriter(store.client, run_id)
+def _send(store: Store, head: Mapping[str, str], records: Sequence[Record], path: Path) -> int:
+    """Sends the records of a run's file that the run may lack; returns their number."""
+    run_id = head["run_id"]
     sent = 0
     rejections: list[str] = []
     try:
-        batches = _batches(store.client, run_id, unsent)
+        batches = _batches(store.client, head, records)
     except Exception as error:
         raise TrackingError(f"could not send {path}: {reason(error)}") from error
     for batch in batches:
         try:
             _check_artifact(batch[0], path.parent)
-            writer.write(batch)
+            write(store.client, run_id, batch)
             sent += len(batch)
         # MLflow, SQLAlchemy, requests and drivers share no base class.
         except Exception as error:
@@ -132,21 +125,22 @@ def _send(store: Store, unsent: Unsent, path: Path) -> int:
     return sent
 
 
-def _batches(client: MlflowClient, run_id: str, unsent: Unsent) -> list[Sequence[Record]]:
-    """Returns the records that the run may lack, in batches for `MlflowWriter.write`."""
-    points = [record for record in unsent.records if isinstance(record, Point)]
-    others = [record for record in unsent.records if not isinstance(record, Point)]
+def _batches(client: MlflowClient, head: Mapping[str, str], records: Sequence[Record]) -> list[Sequence[Record]]:
+    """Returns the records that the run may lack, in batches for `write`."""
+    run_id = head["run_id"]
+    points = [record for record in records if isinstance(record, Point)]
+    others = [record for record in records if not isinstance(record, Point)]
     tags = client.get_run(run_id).data.tags
     # If another process has continued the run, its tags and its status count, and it has trained some steps again.
-    if any(tags.get(key) != unsent.head.get(key) for key in (PID, BOOT)):
+    if any(tags.get(key) != head.get(key) for key in (PID, BOOT)):
         others = []
         known: set[tuple[str, int]] = set()
         for key in {point.key for point in points}:
             known.update((key, stored.step) for stored in client.get_metric_history(run_id, key))
         points = [point for point in points if (point.key, point.step) not in known]
-    batches: list[Sequence[Record]] = [
-        points[start : start + POINTS_PER_CALL] for start in range(0, len(points), POINTS_PER_CALL)
-    ]
+    batches: list[Sequence[Record]] = []
+    for start in range(0, len(points), POINTS_PER_CALL):
+        batches.append(points[start : start + POINTS_PER_CALL])
     return batches + [[record] for record in others]
 
 

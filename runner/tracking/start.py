@@ -13,14 +13,12 @@ from pathlib import Path
 from mlflow.entities import Param
 
 from runner.cluster import process
-from runner.errors import TrackingError
 from runner.host import session
 from runner.tracking.base import ENDED, RunSpec
-from runner.tracking.location import shown
 from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import DESCRIPTION, clean_params, clean_tags
 from runner.tracking.send import sync_run
-from runner.tracking.store import Store, search
+from runner.tracking.store import Store, search, unusable
 
 # MLflow rejects a `log_batch` of more params.
 _PARAMS_PER_CALL = 100
@@ -50,7 +48,7 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
             batch = params[start : start + _PARAMS_PER_CALL]
             store.client.log_batch(run_id, params=batch, synchronous=True)
     except Exception as error:
-        raise _failed(store, "a run", error) from error
+        raise unusable(store.uri, f"creating a run failed: {reason(error)}") from error
     return run_id
 
 
@@ -87,15 +85,8 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
             if key == ENDED or (key.startswith(_RESUMED) and key not in new_tags):
                 client.delete_tag(run_id, key)
     except Exception as error:
-        raise _failed(store, f"run {run_id}", error) from error
+        raise unusable(store.uri, f"resuming run {run_id} failed: {reason(error)}") from error
     return str(run.info.experiment_id)
-
-
-def _failed(store: Store, what: str, error: Exception) -> TrackingError:
-    return TrackingError(
-        f"tracking.uri={shown(store.uri)} can't record {what}: {reason(error)}; "
-        "fix the cause, or use tracking.uri=<another store> or tracking=none"
-    )
 
 
 def _source_tags(root: Path) -> dict[str, str]:

@@ -141,7 +141,8 @@ def _prepare_sqlite(path: Path) -> None:
         connection.execute("ROLLBACK")
 
 
-def _unusable(uri: str, problem: str, fix: str) -> TrackingError:
+def unusable(uri: str, problem: str, fix: str = "fix the cause") -> TrackingError:
+    """Returns the error for a store, with the first thing to do and the alternatives."""
     alternatives = "or use tracking.uri=<another store> or tracking=none"
     return TrackingError(f"tracking.uri={shown(uri)} can't be used: {problem}; {fix}, {alternatives}")
 
@@ -150,20 +151,20 @@ def unusable_by(uri: str, error: Exception) -> TrackingError:
     """Returns the error for a store that MLflow, a server or a driver failed to open, with the first thing to do."""
     if "out-of-date database schema" in str(error):
         fix = f"back it up and run `mlflow db upgrade {shlex.quote(shown(uri))}`, or install the newer MLflow"
-        return _unusable(uri, "another version of MLflow made its tables", fix)
+        return unusable(uri, "another version of MLflow made its tables", fix)
     code = http_code(error)
     fix = "fix the cause"
     if code in (401, 403, 407) or "PERMISSION_DENIED" in str(error):
         fix = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     elif is_http(uri):
         fix = "start it (`mlflow server`), or check its address and its log"
-    return _unusable(uri, scrub(reason(error), uri), fix)
+    return unusable(uri, scrub(reason(error), uri), fix)
 
 
 def _experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     experiment = client.get_experiment_by_name(name) or _create_experiment(client, uri, name)
     if not experiment.experiment_id:
-        raise _unusable(uri, NOT_MLFLOW, "use the address of an MLflow server")
+        raise unusable(uri, NOT_MLFLOW, "use the address of an MLflow server")
     if experiment.lifecycle_stage != "active":
         raise TrackingError(
             f"tracking.experiment={name}: was deleted in {shown(uri)}; "

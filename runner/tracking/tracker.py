@@ -1,4 +1,4 @@
-"""Tracker that records in MLflow."""
+"""Trackers that record in MLflow: a run of this process, and one that has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import atexit
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
@@ -18,7 +20,7 @@ from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import Artifact, Ending, Point, Record, Tag, clean_key
 from runner.tracking.run_file import RunFile, sync_command
-from runner.tracking.send import MlflowWriter, is_retryable
+from runner.tracking.send import is_retryable, write
 from runner.tracking.store import Store
 from runner.tracking.writer import AsyncWriter
 
@@ -41,11 +43,9 @@ class MlflowTracker(Tracker):
         self.run_id = run_id
         self._finish_timeout_s = finish_timeout_s
         self._file = RunFile(folder, run_id, store.uri)
-        self._run_writer = MlflowWriter(store.client, run_id)
-        self._writer = AsyncWriter(self._run_writer, self._file, warn)
+        self._write = partial(write, store.client, run_id)
+        self._writer = AsyncWriter(self._write, self._file, warn)
         self._monitor: SystemMetricsMonitor | None = None
-        # Metric name -> the key that MLflow accepts.
-        self._keys: dict[str, str] = {}
         self._is_finished = False
         self._notes: list[str] = []
         # A program that ends without calling `finish` has failed.
@@ -59,14 +59,7 @@ class MlflowTracker(Tracker):
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """See `Tracker`."""
-        now = _now_ms()
-        points: list[Record] = []
-        for name, value in values.items():
-            if name not in self._keys:
-                self._keys[name] = clean_key(name)
-            stored = math.nan if math.isinf(value) else float(value)
-            points.append(Point(self._keys[name], stored, now, int(step)))
-        self._writer.add(points)
+        self._writer.add(_points(step, values))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """See `Tracker`."""
@@ -79,15 +72,16 @@ class MlflowTracker(Tracker):
             return
         self._writer.add([Artifact(str(path.absolute()), folder or "")])
 
-    def log_model(self, save: Callable[[Store, str], object]) -> None:
+    def log_model(self, save: Callable[[Store, str], str]) -> str | None:
         """See `Tracker`."""
         # MLflow shows the model with the metrics of its step, which must be stored first.
         self.flush(self._finish_timeout_s)
         try:
-            save(self._store, self.run_id)
+            return save(self._store, self.run_id)
         # The run has trained: failing it for its model's entry would throw that away.
         except Exception as error:
             warn(f"could not log the model: {reason(error)}")
+            return None
 
     def logged(self) -> dict[str, dict[int, float]]:
         """See `Tracker`."""
@@ -137,13 +131,13 @@ class MlflowTracker(Tracker):
     def _end(self, status: Status, remaining: list[Record]) -> bool:
         """Records the status, in the store if it has all points; returns whether nothing is lost."""
         writer = self._writer
-        has_all_points = not writer.unsent_points and not any(isinstance(one, Point) for one in remaining)
+        has_all_points = not any(isinstance(one, Point) for one in remaining)
         if status == "FINISHED" and remaining and writer.unfiled:
             # A run that has lost records has not finished.
             status = "FAILED"
         ending = Ending(status, _now_ms())
         writer.file(ending)
-        unsent = len(remaining) + writer.unsent_points + writer.rejected
+        unsent = len(remaining) + writer.rejected
         is_stored = False
         # If the wait for a killed run was cut short, the store may well respond.
         if has_all_points or status == "KILLED":
@@ -163,12 +157,64 @@ class MlflowTracker(Tracker):
 
     def _store_ending(self, ending: Ending) -> bool:
         try:
-            self._run_writer.write([ending])
+            self._write([ending])
         except Exception as error:
             if not is_retryable(error):
                 self.lost = f"the store rejects it; if it was deleted: `mlflow runs restore --run-id {self.run_id}`"
             return False
         return True
+
+
+class Attachment(Tracker):
+    """Adds to a run that has ended, at once; its status and times don't change.
+
+    Its methods raise TrackingError if the store fails.
+    """
+
+    run_id: str
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self.run_id = run_id
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Stores a point of each metric, an infinite one as NaN."""
+        if values:
+            self._add(_points(step, values))
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Uploads a file into a folder of the artifacts."""
+        self._add([Artifact(str(path), folder or "")])
+
+    def log_model(self, save: Callable[[Store, str], str]) -> str | None:
+        """Stores a model by `save(store, run id)`, and returns its URI."""
+        with self._adding():
+            return save(self._store, self.run_id)
+
+    def describe(self) -> list[str]:
+        """Returns lines with links to the run."""
+        return ui_lines(self._store.uri, self._store.experiment_id, self.run_id)
+
+    def _add(self, records: Sequence[Record]) -> None:
+        with self._adding():
+            write(self._store.client, self.run_id, records)
+
+    @contextmanager
+    def _adding(self) -> Iterator[None]:
+        try:
+            yield
+        # MLflow, SQLAlchemy, requests and drivers share no base class.
+        except Exception as error:
+            raise TrackingError(f"could not add to run {self.run_id}: {reason(error)}") from error
+
+
+def _points(step: int, values: Mapping[str, float]) -> list[Record]:
+    now = _now_ms()
+    points: list[Record] = []
+    for name, value in values.items():
+        stored = math.nan if math.isinf(value) else float(value)
+        points.append(Point(clean_key(name), stored, now, int(step)))
+    return points
 
 
 def _now_ms() -> int:

@@ -8,47 +8,41 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from runner.host.lock import HeldError
 from runner.tracking.mlflow_setup import reason
 from runner.tracking.records import Point, Record
 from runner.tracking.run_file import RunFile
-from runner.tracking.send import POINTS_PER_CALL, MlflowWriter, is_retryable
+from runner.tracking.send import POINTS_PER_CALL, is_retryable
 
 # How often a caller that waits for the thread looks whether it is done.
 _POLL_INTERVAL_S = 0.01
-# Outages that are reported. A server that fails and recovers all day must not fill a log.
-_MAX_REPORTED_OUTAGES = 10
-# Most points that wait in memory, at about 150 bytes each. Those beyond are in the file only.
-_MAX_WAITING = 1_000_000
+# Stores a batch of points, or one record of another kind, as `send.write` does.
+Write = Callable[[Sequence[Record]], None]
 
 
 class AsyncWriter:
     """Stores records from a thread: points in batches, all else one by one after them.
 
-    A record is in memory until it is stored or rejected, and in the file for good. Points come first, because a
-    picture may find no space where a point still does.
+    A record is in memory (a point takes about 150 bytes) until it is stored or rejected, and in the file for good.
+    Points come first, because a picture may find no space where a point still does.
 
     Attributes:
       rejected: how many records the store rejected for good.
-      unsent_points: how many points are in the file only, because too many waited.
       unfiled: records that the file did not accept; those of them that the store has are not lost.
     """
 
-    def __init__(
-        self, writer: MlflowWriter, file: RunFile, warn: Callable[[str], None], interval_s: float = 2.0
-    ) -> None:
-        """Starts the thread, which alone calls the writer, in rounds of `interval_s` seconds.
+    def __init__(self, write: Write, file: RunFile, warn: Callable[[str], None], interval_s: float = 2.0) -> None:
+        """Starts the thread, which alone calls `write`, in rounds of `interval_s` seconds.
 
         A call costs the store about as much as 100 points, so a round stores what these seconds have brought. A store
         that failed is asked again in the next round.
         """
         self.rejected = 0
-        self.unsent_points = 0
         self.unfiled: list[Record] = []
-        self._writer = writer
+        self._write = write
         self._file = file
         self._warn = warn
         self._interval_s = interval_s
@@ -56,7 +50,6 @@ class AsyncWriter:
         self._points: deque[Record] = deque()
         self._others: deque[Record] = deque()
         self._is_available = True
-        self._outages = 0
         self._last_progress = time.monotonic()
         # Held while records move between queues and to the file, never while they are stored.
         self._lock = threading.Lock()
@@ -126,11 +119,6 @@ class AsyncWriter:
             for record in added:
                 queue = self._points if isinstance(record, Point) else self._others
                 queue.append(record)
-            if len(self._points) > _MAX_WAITING and not self.unfiled:
-                if not self.unsent_points:
-                    self._warn(f"more than {_MAX_WAITING:,} points wait for the store; the rest is only in a file")
-                self.unsent_points += len(self._points)
-                self._points.clear()
 
     def _append(self, records: list[Record], *, sync: bool = False) -> None:
         had_failed = bool(self.unfiled)
@@ -149,7 +137,7 @@ class AsyncWriter:
         while queue and not self._abandoned.is_set():
             batch = list(islice(queue, batch_size))
             try:
-                self._writer.write(batch)
+                self._write(batch)
             # Whatever the client raises: a thread that ends here would lose every later point.
             except Exception as error:
                 if is_retryable(error):
@@ -167,16 +155,9 @@ class AsyncWriter:
     def _note_success(self) -> None:
         if not self._is_available:
             self._is_available = True
-            if self._outages < _MAX_REPORTED_OUTAGES:
-                self._warn("store available again")
+            self._warn("store available again")
 
     def _note_failure(self, error: Exception) -> None:
-        if not self._is_available:
-            return
-        self._is_available = False
-        self._outages += 1
-        if self._outages <= _MAX_REPORTED_OUTAGES:
-            line = f"store unavailable ({reason(error)}); what waits is stored when it is back"
-            if self._outages == _MAX_REPORTED_OUTAGES:
-                line += ". Further outages are not reported"
-            self._warn(line)
+        if self._is_available:
+            self._is_available = False
+            self._warn(f"store unavailable ({reason(error)}); what waits is stored when it is back")

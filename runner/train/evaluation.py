@@ -61,16 +61,14 @@ class EvaluationReport:
 
     def write(self, folder: Path) -> Path:
         """Writes evaluate.json; returns its path."""
-        path = folder / "evaluate.json"
-        path.write_text(json.dumps(self._content(), indent=1) + "\n")
-        return path
-
-    def _content(self) -> dict[str, object]:
         tables: dict[str, list[dict[str, Cell]]] = {}
         for title, (columns, rows) in self.tables.items():
             tables[title] = [dict(zip(columns, row, strict=True)) for row in rows]
         # The metrics are at the top level too, which is where scripts look for them.
-        return {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
+        content = {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
+        path = folder / "evaluate.json"
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        return path
 
 
 def _cell(value: Cell) -> str:

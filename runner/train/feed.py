@@ -504,22 +504,3 @@ def share_of(engine: Engine, microbatches: int = 1) -> Share | None:
         return grid[:, columns].reshape(-1)
 
     return rows
-
-
-def nan_cause(dataset: DatasetConfig, trainer: TrainerConfig, train: Examples) -> str:
-    """Returns what makes the loss of a run's first batch NaN or Inf, in words with a fix.
-
-    That loss is of the initial weights, so no learning rate helps.
-    """
-    # A process reads its own rows only, and the others may be at another place by now.
-    if current().count == 1:
-        plan = epoch_plan(dataset, trainer, train.source, 0, 1)
-        batch = replace(train, cached=False).read(0, plan.indices[:1], plan.weights[:1])
-        for name, array in batch.arrays.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                row = int(np.argwhere(~np.isfinite(array[0]))[0][0])
-                return f"array {name} of the dataset has NaN or Inf in row {row} of the first batch; correct the data"
-    return (
-        "look for ids outside of an Embedding's input_dim, and for a division by 0 or a logarithm of 0 in a layer or "
-        "in the loss; with engine=jax the environment variable JAX_DEBUG_NANS=true names the operation"
-    )

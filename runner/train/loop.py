@@ -212,18 +212,14 @@ def train(
 
 
 def _train(training: _Training, start: Checkpoint | None) -> Result:
-    config = training.config
     try:
         ended = _train_periods(training)
         return _finish(training, ended, start)
     except Interrupted as interrupted:
         _save_interrupted(training, interrupted)
         raise
-    except NotFiniteError as error:
-        if error.step == 1:
-            cause = feed.nan_cause(config.dataset, config.trainer, training.splits.train)
-            raise NotFiniteError(1, error.loss, cause) from error
-        raise
+    except NotFiniteError:
+        raise  # in all processes alike, so all of them read the calls in flight below
     except Exception:
         # To read the calls in flight takes all processes, and the others may not have this error.
         if current().count > 1:
@@ -331,7 +327,7 @@ def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int)
     recorder.end_epoch(training.step)
     meter.waited()
     # At least one point per period; none of a run's first calls, which compile, and none twice at its last step.
-    recorder.add_rate(training.step, meter.steps_per_second if meter.steps else 0.0)
+    recorder.add_rate(training.step, meter.steps_per_second)
 
 
 def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result:

@@ -109,14 +109,16 @@ class Meter:
         return min(_ratio(self.input_seconds, self.seconds), 1.0)
 
     @property
-    def is_meaningful(self) -> bool:
-        """Whether enough steps were measured for a rate that means something."""
-        return self.steps >= _FEWEST_STEPS
+    def steps_per_second(self) -> float:
+        """Mean over all measured steps; 0 if there is none."""
+        return _ratio(self.steps, self.seconds)
 
     @property
-    def steps_per_second(self) -> float:
-        """Mean over all measured steps; the last call's if none was measured yet."""
-        return self.steps / self.seconds if self.seconds else self.recent
+    def rate(self) -> float:
+        """The same; 0 if too few steps were measured for a rate that means something."""
+        if self.steps < _FEWEST_STEPS:
+            return 0.0
+        return self.steps_per_second
 
 
 def _ratio(amount: float, per: float) -> float:

@@ -179,7 +179,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
     """
     result = outcome.result
     meter = result.meter
-    rate = meter.steps_per_second if meter.is_meaningful else 0.0
+    rate = meter.rate
     tokens_per_batch = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
     summary: dict[str, object] = {
         "steps": result.steps,
@@ -191,7 +191,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
     if tokens_per_batch:
         summary["tokens_per_second"] = tokens_per_batch * rate or None
     summary |= {
-        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.is_meaningful else None,
+        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if rate else None,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.mfu,
@@ -208,8 +208,8 @@ def show_result(outcome: Outcome, console: Console) -> None:
     """Prints the table of a run's result."""
     result = outcome.result
     rows = [("steps", f"{result.steps:,}")]
-    if result.meter.is_meaningful:
-        rate = result.meter.steps_per_second
+    rate = result.meter.rate
+    if rate:
         examples = rate * outcome.config.dataset.batch_size
         throughput = f"{examples:,.0f} examples/s"
         tokens = outcome.splits.train.task.tokens
@@ -222,13 +222,7 @@ def show_result(outcome: Outcome, console: Console) -> None:
     for name, value in result.epoch_means.items():
         rows.append((f"train {name}, last {period}", shown(value)))
     for split, evaluation in outcome.evaluations.items():
-        rows += _metric_rows(split, evaluation.metrics, evaluation.examples)
+        rows += [(f"{split} {name}", shown(value)) for name, value in evaluation.metrics.items()]
+        name, text = rows[-1]
+        rows[-1] = (name, f"{text} ({evaluation.examples:,} examples)")
     console.print(result_table(rows))
-
-
-def _metric_rows(split: str, metrics: Mapping[str, float], examples: int) -> list[tuple[str, str]]:
-    """Returns one row per metric; the last one says how many examples they are of."""
-    rows = [(f"{split} {name}", shown(value)) for name, value in metrics.items()]
-    name, value = rows[-1]
-    rows[-1] = (name, f"{value} ({examples:,} examples)")
-    return rows

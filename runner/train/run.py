@@ -21,7 +21,7 @@ from runner.cluster.membership import membership
 from runner.cluster.team import current
 from runner.config import invocation
 from runner.config.convert import as_typed, resolved
-from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig, VerifyConfig
+from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig, TrainerConfig, VerifyConfig
 from runner.console import Console
 from runner.data import loading, workers
 from runner.data.base import Dataset
@@ -47,7 +47,7 @@ from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
-from runner.tracking.points import NewPoints
+from runner.tracking.base import NewPoints
 from runner.train import feed, lines, loop, profile
 from runner.train.display import Display
 from runner.train.identity import versions
@@ -139,7 +139,11 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 """Builds the engine, and prints the warnings that need it; records nothing."""
                 engine, plan = _engine(config, data, spec, previous, folder, say)
                 splits = feed.splits(config.dataset, trainer, data, task, readers, engine)
-                for warning in _engine_warnings(config, engine, splits, plan, length.total):
+                found = [] if plan is None else list(plan.warnings)
+                found += _tried_warnings(config.dataset, trainer, config.task, engine, splits)
+                if not task.own_step:
+                    found += warnings.of_rates(optimizer, length.total)
+                for warning in found:
                     warn(warning)
                 for line in lines.data_lines(trainer, config.dataset, splits, data, length):
                     say(line)
@@ -263,12 +267,12 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 speed = {"throughput/input_wait": result.meter.input_wait}
                 peak = tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision)
                 mfu = None
-                if result.meter.is_meaningful and result.meter.steps_per_second:
+                if result.meter.rate:
                     plan_config = replace(config.plan, gflops=peak)
                     flops = model_flops(config.model, config.dataset.batch_size, engine, task)
                     if flops:
                         measures = {**measures, "plan/flops_per_device": flops / mesh.size(config.mesh.axes)}
-                    mfu = utilization(plan_config, measures, result.meter.steps_per_second)
+                    mfu = utilization(plan_config, measures, result.meter.rate)
                 if mfu is not None:
                     speed["throughput/model_flop_utilization"] = mfu
                 points.log(result.steps, speed)
@@ -347,20 +351,16 @@ def _engine(
     return engine, plan
 
 
-def _engine_warnings(
-    config: RunConfig, engine: Engine, splits: feed.Splits, plan: Plan | None, total: int
+def _tried_warnings(
+    dataset: DatasetConfig, trainer: TrainerConfig, config: TaskConfig, engine: Engine, splits: feed.Splits
 ) -> list[str]:
-    """Returns the warnings that need the plan or the model's outputs, in a run of `total` steps."""
-    found = list(plan.warnings) if plan else []
-    task = splits.train.task
+    """Returns the warnings of what the task's functions and the model do with a batch."""
     with stages.stage("compiling the evaluation"):
-        found += feed.check_rows(config.dataset, config.trainer, config.task, engine, splits.train)
+        found = feed.check_rows(dataset, trainer, config, engine, splits.train)
         # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
-        batches = feed.evaluation_of(config.dataset, config.task, engine, splits.selecting, 1)
+        batches = feed.evaluation_of(dataset, config, engine, splits.selecting, 1)
         evaluation = engine.evaluate(batches, keep_outputs=True)
-    if not task.own_step:
-        found += warnings.of_rates(config.optimizer, total)
-    return found + task.warnings(evaluation)
+    return found + splits.train.task.warnings(evaluation)
 
 
 def model_flops(model: ModelConfig, batch_size: int, engine: Engine, task: Task) -> float:

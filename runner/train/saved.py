@@ -10,7 +10,7 @@ from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.resume import Previous, load, opened_by_first
 from runner.cluster.team import current
 from runner.config.convert import flatten
-from runner.config.schema import RunConfig, TaskConfig
+from runner.config.schema import CheckpointConfig, RunConfig, TaskConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset, DataSource
@@ -24,26 +24,16 @@ from runner.tracking.records import clean_key
 from runner.train import feed
 
 
-def open_saved(config: RunConfig, command: str) -> Previous:
-    """Opens the run that `run=` names, and its checkpoint.
+def open_saved(reference: str | None, config: CheckpointConfig, command: str) -> Previous:
+    """Opens the run that `run=` names (`reference`), and its checkpoint.
 
     Raises:
       ConfigError: no run is named, there is no such run, or its checkpoint is damaged or of a newer format.
     """
-    for key, value in (("resume", config.resume), ("branch", config.branch)):
-        if value is not None:
-            raise invalid(
-                key,
-                value,
-                problem=f"{key} continues training, but {command} takes run",
-                fix="set run=<run id> instead",
-            )
-    if config.run is None:
-        raise invalid(
-            "run", None, problem=f"{command} needs a run that left checkpoints", fix="set run=latest or run=<run id>"
-        )
-    reference = config.run
-    root = folder_of(config.trainer.checkpoint.folder)
+    if reference is None:
+        problem = f"{command} needs a run that left checkpoints"
+        raise invalid("run", None, problem=problem, fix="set run=latest or run=<run id>")
+    root = folder_of(config.folder)
 
     def find() -> Previous:
         run, step = runs.find("run", reference, root)

@@ -60,7 +60,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
     if config.replay.against is not None:
-        saved = open_saved(config, "runner.verify")
+        saved = open_saved(config.run, config.trainer.checkpoint, "runner.verify")
         parting.run(saved.run, config.replay.against, folder_of(config.trainer.checkpoint.folder))
         return
     if config.replay.step is not None:

@@ -105,7 +105,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       EngineError: the step differs from the record although nothing else does; or as in training.
       DataError, Interrupted: as in training.
     """
-    saved = open_saved(config, "runner.verify")
+    saved = open_saved(config.run, config.trainer.checkpoint, "runner.verify")
     recorded = recorded_step(saved.run, config.replay)
     content = resolved(composed, config.mesh, config.tracking.uri)
     # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.

@@ -251,7 +251,7 @@ def test_another_model_is_rejected(trained: Trained) -> None:
 def test_a_run_that_the_store_does_not_have_fails_before_anything_is_computed(trained: Trained) -> None:
     other = f"tracking.uri=sqlite:///{trained.folder / 'other.db'}"
     done = trained.command("runner.evaluate", "run=latest", other, code=1)
-    assert f"has no run {trained.run_id}; set tracking.uri=" in done.stderr
+    assert f"it has no run {trained.run_id} (" in done.stderr
 
 
 def test_a_folder_with_other_files_is_rejected(trained: Trained) -> None:

@@ -69,7 +69,7 @@ def unsent(tmp_path: Path) -> Unsent:
         path = run_file.path_of(tmp_path / "run", tracker.run_id)
         if not run_file.is_unsent(path):
             return None
-        return [type(record).__name__.lower() for record in run_file.parsed(path).records]
+        return [type(record).__name__.lower() for record in run_file.parsed(path)[1]]
 
     return read
 

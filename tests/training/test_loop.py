@@ -114,16 +114,6 @@ def test_a_nan_loss_of_the_first_step_suggests_no_learning_rate(tmp_path: Path) 
     assert "JAX_DEBUG_NANS" in str(told.value)
 
 
-def test_nan_in_the_data_is_named_by_array_and_row() -> None:
-    run = config(on_nan="stop")
-    x = np.where(np.arange(EXAMPLES) < EXAMPLES // 2, np.nan, 1.0)
-    data = splits(run, {**labels(1, EXAMPLES), "x": x}, {**labels(1, 4), "x": np.ones(4)})
-    first = feed.epoch_plan(run.dataset, run.trainer, data.train.source, 0, 1).indices[0]
-    row = int(np.flatnonzero(first < EXAMPLES // 2)[0])
-    told = feed.nan_cause(run.dataset, run.trainer, data.train)
-    assert told == f"array x of the dataset has NaN or Inf in row {row} of the first batch; correct the data"
-
-
 @pytest.mark.parametrize("saves", [True, False])
 def test_early_stopping_ends_the_run_and_leaves_the_best_weights(tmp_path: Path, saves: bool) -> None:
     engine = NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65])

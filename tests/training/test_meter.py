@@ -7,8 +7,8 @@ def test_a_rate_needs_ten_measured_steps_and_ignores_calls_that_compile() -> Non
     meter = Meter()
     for _ in range(3):
         meter.call_done(100)
-    assert (meter.steps, meter.is_meaningful) == (0, False)
+    assert (meter.steps, meter.rate) == (0, 0.0)
     meter.call_done(9)
-    assert not meter.is_meaningful
+    assert meter.rate == 0.0
     meter.call_done(1)
-    assert meter.is_meaningful
+    assert meter.rate > 0.0

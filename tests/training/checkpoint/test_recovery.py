@@ -186,8 +186,8 @@ def test_a_branch_with_nothing_to_train_is_rejected(folder: Path, held: ExitStac
 
 
 def test_evaluation_rejects_branch(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"branch=x: branch continues training, but runner.evaluate takes run"):
-        open_saved(RunConfig(branch="x"), "runner.evaluate")
+    with pytest.raises(ConfigError, match=r"run=null: runner.evaluate needs a run that left checkpoints; set run="):
+        open_saved(RunConfig(branch="x").run, CheckpointConfig(), "runner.evaluate")
     assert arguments.expand([f"branch={folder}@10"]) == ["trainer.epochs=5", f"branch='{folder.as_posix()}@10'"]
 
 

@@ -23,7 +23,7 @@ from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, Interrupted
 from runner.host.signals import StopRequest
 from runner.tracking import Tracker
-from runner.tracking.points import NewPoints
+from runner.tracking.base import NewPoints
 from runner.train import loop
 from runner.train.display import Display
 from runner.train.profile import Profiler
