@@ -21,9 +21,7 @@ from runner.engine.base import HostBatches, LayerOutput, PlacedBatches, PlainMod
 from runner.engine.calls import PendingCall, example_counts
 from runner.engine.common import Engine, splits_examples_alone
 from runner.engine.dtensor import canary, packed
-from runner.engine.dtensor.adapters import make_adapter
-from runner.engine.dtensor.adapters.core import CoreAdapter
-from runner.engine.dtensor.adapters.keras import KerasAdapter
+from runner.engine.dtensor.adapters import Adapter, make_adapter
 from runner.engine.dtensor.arrays import host_values, layout_of, pack, shards, spec_of, unpack
 from runner.engine.dtensor.devices import prepare_devices
 from runner.engine.dtensor.guards import compile_error, is_compile_error
@@ -71,7 +69,7 @@ class DTensorEngine(Engine):
         self._devices = prepare_devices(self._config.mesh)
 
     @cached_property
-    def _adapter(self) -> CoreAdapter | KerasAdapter:
+    def _adapter(self) -> Adapter:
         config = self._config
         return make_adapter(config.engine.name, config.model, self._data, config.trainer.seed)
 

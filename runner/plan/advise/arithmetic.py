@@ -138,24 +138,13 @@ class Arithmetic:
         Raises:
           ConfigError: it is invalid, such as a batch that the mesh does not divide.
         """
-        config = self._config
-        placed = config.layout
+        placed = self._config.layout
         if candidate.layout != self._choices["layout"]:
             placed = _layout_option(candidate.layout)
         if candidate.sequence:
             placed = replace(placed, sequence=candidates.SEQUENCE)
-        model = config.model
-        if candidate.remat is not None:
-            model = replace(model, options={**model.options, "remat": candidate.remat})
-        changed = replace(
-            config,
-            mesh=replace(config.mesh, axes=candidate.sizes),
-            layout=placed,
-            model=model,
-            trainer=replace(config.trainer, accumulate_steps=candidate.accumulate),
-            engine=replace(config.engine, state=candidate.state),
-        )
-        changed = run.check(changed)
+        options = (candidate.remat, candidate.accumulate, candidate.state)
+        changed = run.check(self._with(candidate.sizes, placed, *options))
         layout.check_inputs(changed.layout, self._data.arrays, changed.dataset.batch_size, changed.mesh.axes)
         return changed
 
@@ -230,21 +219,27 @@ class Arithmetic:
 
     def _engine_config(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> RunConfig:
         """Returns the config that a trace with these options is made with."""
-        config = self._config
-        options = dict(config.model.options)
-        if remat is not None:
-            options["remat"] = remat
         axes, shards_vocabulary, shards_tokens = parts
         placed = LayoutConfig()
         if shards_vocabulary:
             placed = _layout_option(candidates.MEGATRON)
         if shards_tokens:
             placed = replace(placed, sequence=candidates.SEQUENCE)
+        return self._with(dict(axes), placed, remat, accumulate, state)
+
+    def _with(
+        self, axes: dict[str, int], placed: LayoutConfig, remat: str | None, accumulate: int, state: str
+    ) -> RunConfig:
+        """Returns the config with other options."""
+        config = self._config
+        model = config.model
+        if remat is not None:
+            model = replace(model, options={**model.options, "remat": remat})
         return replace(
             config,
-            mesh=replace(config.mesh, axes=dict(axes)),
+            mesh=replace(config.mesh, axes=axes),
             layout=placed,
-            model=replace(config.model, options=options),
+            model=model,
             trainer=replace(config.trainer, accumulate_steps=accumulate),
             engine=replace(config.engine, state=state),
         )

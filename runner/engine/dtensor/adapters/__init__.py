@@ -8,8 +8,10 @@ from runner.engine.dtensor.adapters.keras import KerasAdapter
 from runner.engine.registry import ENGINES
 from runner.task.base import DataSpec
 
+Adapter = CoreAdapter | KerasAdapter
 
-def make_adapter(engine: str, config: ModelConfig, data: DataSpec, seed: int) -> CoreAdapter | KerasAdapter:
+
+def make_adapter(engine: str, config: ModelConfig, data: DataSpec, seed: int) -> Adapter:
     """Returns the adapter of an engine."""
     if ENGINES[engine].takes_layouts:
         return CoreAdapter(config, data, seed)
