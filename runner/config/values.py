@@ -26,12 +26,6 @@ def check(config: object, key: str = "") -> None:
     Raises:
       ConfigError: names the first invalid value.
     """
-    for problem in problems(config, key):
-        raise problem
-
-
-def problems(config: object, key: str = "") -> Iterator[ConfigError]:
-    """Yields an error for each invalid value of a dataclass of the schema."""
     assert is_dataclass(config)
     for spec in fields(config):
         # `options` are the arguments of a callable that the schema does not know; see `check_finite`.
@@ -39,34 +33,34 @@ def problems(config: object, key: str = "") -> Iterator[ConfigError]:
             field_key = spec.name
             if key:
                 field_key = f"{key}.{spec.name}"
-            yield from _problems(getattr(config, spec.name), spec, field_key, field_key)
+            _check(getattr(config, spec.name), spec, field_key, field_key)
 
 
-def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterator[ConfigError]:
-    """Yields an error for each invalid value of a field, or of an entry of it with its own dotted key."""
+def _check(value: Any, spec: Field[Any], field_key: str, key: str) -> None:
+    """Checks a value of a field, or an entry of it with its own dotted key."""
     constraint = constraint_of(spec)
     # A test of a whole list or mapping applies to the field, not to its entries.
     if key == field_key and value is not None:
         problem = _problem_of_whole(value, constraint)
         if problem is not None:
-            yield _invalid(problem, value, spec, field_key, key)
+            raise _invalid(problem, value, spec, field_key, key)
     if is_dataclass(value):
-        yield from problems(value, key)
+        check(value, key)
     elif isinstance(value, Mapping):
         for name, entry in value.items():
             entry_key = f"{key}.{name}"
             if constraint.key_pattern is not None and not constraint.key_pattern.fullmatch(str(name)):
                 problem = "a name must consist of letters, digits and _, and not begin with a digit"
                 fix = f"rename it, as in {key}={shown(constraint.example)}"
-                yield invalid(entry_key, entry, problem=problem, fix=fix)
-            yield from _problems(entry, spec, field_key, entry_key)
+                raise invalid(entry_key, entry, problem=problem, fix=fix)
+            _check(entry, spec, field_key, entry_key)
     elif isinstance(value, list | tuple):
         for index, entry in enumerate(value):
-            yield from _problems(entry, spec, field_key, f"{key}[{index}]")
+            _check(entry, spec, field_key, f"{key}[{index}]")
     elif value is not None:
         problem = problem_of(value, constraint)
         if problem is not None:
-            yield _invalid(problem, value, spec, field_key, key)
+            raise _invalid(problem, value, spec, field_key, key)
 
 
 def _invalid(problem: str, value: object, spec: Field[Any], field_key: str, key: str) -> ConfigError:

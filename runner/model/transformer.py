@@ -249,19 +249,18 @@ class Block(PortableLayer):
         return self.sizes.remat.named("attention_output", self.attention["output"](attended))
 
     def _feedforward_branch(self, x_btd: Tensor) -> tuple[Tensor, Tensor | None]:
-        if self.sizes.experts is None:
-            return self._feedforward_output(x_btd), None
-        return self._mixture_output(x_btd)
+        """Returns the branch, and the loss of a router that has one.
 
-    def _feedforward_output(self, x_btd: Tensor) -> Tensor:
-        """Returns the output of the hidden units.
-
-        These are gated by SiLU (SwiGLU) or GELU (GEGLU, as in Gemma: arXiv:2002.05202), or are GELU(up).
+        Hidden units are gated by SiLU (SwiGLU) or GELU (GEGLU, as in Gemma: arXiv:2002.05202), or are GELU(up).
         """
+        if self.sizes.experts is not None:
+            return self._mixture_output(x_btd)
         if self.sizes.is_gated:
-            return self.feedforward["down"](self._gated(self.feedforward, x_btd))
-        up = self.sizes.remat.named("up", self.feedforward["up"](x_btd))
-        return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
+            hidden_btf = self._gated(self.feedforward, x_btd)
+        else:
+            up = self.sizes.remat.named("up", self.feedforward["up"](x_btd))
+            hidden_btf = self.keras.activations.gelu(up, approximate=True)
+        return self.feedforward["down"](hidden_btf), None
 
     def _gated(self, parts: Mapping[str, Any], x_btd: Tensor) -> Tensor:
         """Returns the gated hidden units (B, T, F) of a feed-forward, or (B, T, E, F) of all experts."""

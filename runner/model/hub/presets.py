@@ -106,15 +106,15 @@ class Preset:
         return bool(self.task["config"].get("num_classes") == getattr(task_model, "num_classes", None))
 
 
-def check(value: str, key: str = KEY) -> None:
+def check(value: str) -> None:
     """Checks the content of a preset's folder before anything is imported; only KerasHub knows the names."""
     if is_folder(value):
-        _read(value, Path(value).expanduser(), key)
+        _read(value, Path(value).expanduser())
     elif value.startswith(SCHEMES):
         # Only a download shows what it contains.
         return
     elif "/" in value or Path(value).exists():
-        raise invalid(key, value, problem="there is no such folder", fix=_FIX)
+        raise invalid(KEY, value, problem="there is no such folder", fix=_FIX)
 
 
 def is_folder(value: str) -> bool:
@@ -132,7 +132,7 @@ def opened(value: str) -> Preset:
         folder = Path(value).expanduser()
     else:
         folder = _downloaded(value)
-    return _read(value, folder, KEY)
+    return _read(value, folder)
 
 
 def _downloaded(value: str) -> Path:
@@ -178,24 +178,24 @@ def _files_of(index: Mapping[str, Any]) -> list[str]:
     return sorted(names)
 
 
-def _read(value: str, folder: Path, key: str) -> Preset:
+def _read(value: str, folder: Path) -> Preset:
     try:
         config_content = _json(folder / CONFIG)
         task_content = _json(folder / TASK)
         untrusted = next(_untrusted([config_content, task_content]), None)
     except (OSError, ValueError, RecursionError) as error:
-        raise invalid(key, value, problem=f"it can't be read ({describe(error)})", fix=_FIX) from error
-    config = _serialized_object(key, value, CONFIG, config_content)
+        raise invalid(KEY, value, problem=f"it can't be read ({describe(error)})", fix=_FIX) from error
+    config = _serialized_object(value, CONFIG, config_content)
     if untrusted is not None:
         problem = f"its config names {untrusted}, but only Keras's own modules are imported"
-        raise invalid(key, value, problem=problem, fix=_FIX)
+        raise invalid(KEY, value, problem=problem, fix=_FIX)
     if not isinstance(config.get("class_name"), str):
-        raise invalid(key, value, problem=f"its {CONFIG} names no class", fix=_FIX)
+        raise invalid(KEY, value, problem=f"its {CONFIG} names no class", fix=_FIX)
     if not any(path.is_file() for path in _weight_paths(folder)):
-        raise invalid(key, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
+        raise invalid(KEY, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     task = None
     if task_content is not None:
-        task = _serialized_object(key, value, TASK, task_content)
+        task = _serialized_object(value, TASK, task_content)
     return Preset(folder, config, task)
 
 
@@ -205,10 +205,10 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def _serialized_object(key: str, value: str, name: str, content: Any) -> Mapping[str, Any]:
+def _serialized_object(value: str, name: str, content: Any) -> Mapping[str, Any]:
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         return content
-    raise invalid(key, value, problem=f"the folder has no valid {name} of KerasHub", fix=_FIX)
+    raise invalid(KEY, value, problem=f"the folder has no valid {name} of KerasHub", fix=_FIX)
 
 
 def _untrusted(content: Any) -> Iterator[str]:
