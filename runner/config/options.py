@@ -40,11 +40,7 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
     if group == "task":
         return _task(content)
     if group == "optimizer":
-        if content.get("class_name") is not None or _TARGET in content:
-            return _optimizer(content)
-        for name in _NOT_IN_YAML:
-            if name in content:
-                raise unknown_key(f"optimizer.{name}", _yaml_keys(OptimizerConfig))
+        return _optimizer(content)
     return content
 
 
@@ -62,6 +58,14 @@ def _with_options(key: str, content: Mapping[str, Any], own: Sequence[str]) -> d
     own_values, options = _divided(content, own)
     options.pop(_TARGET, None)
     return {**own_values, "target": target, "options": options}
+
+
+def _without_options(group: str, content: dict[str, Any], own: Sequence[str]) -> dict[str, Any]:
+    """Returns the keys of a group without a callable. Raises ConfigError if a field has the name that it has here."""
+    for name in _NOT_IN_YAML:
+        if name in content:
+            raise unknown_key(f"{group}.{name}", own)
+    return content
 
 
 def _divided(content: Mapping[str, Any], own: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -87,10 +91,7 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
         content = content | {"augment": arranged_steps}
     if _TARGET in content:
         return _with_options("dataset", content, _yaml_keys(DatasetConfig))
-    for name in _NOT_IN_YAML:
-        if name in content:
-            raise unknown_key(f"dataset.{name}", _yaml_keys(DatasetConfig))
-    return content
+    return _without_options("dataset", content, _yaml_keys(DatasetConfig))
 
 
 def _step(index: int, step: object) -> object:
@@ -233,8 +234,11 @@ _OF_EVERY_OPTIMIZER = ("name", "learning_rate", "schedule", "clip", "ema", "clas
 
 
 def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of `optimizer` with the arguments of its class or function in `options`."""
-    if content.get("class_name") is not None:
+    """Returns the keys of `optimizer`, with the arguments of a class or a function in `options`."""
+    has_class = content.get("class_name") is not None
+    if not has_class and _TARGET not in content:
+        return _without_options("optimizer", content, _yaml_keys(OptimizerConfig))
+    if has_class:
         for key, fix in _OWN_FORMS.items():
             if key in content:
                 problem = "is not an option of the class here, but of the run"

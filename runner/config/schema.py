@@ -1,7 +1,7 @@
 """The typed config of a run: one frozen dataclass per Hydra group, with the values that each key may hold.
 
-A key is added here, as one field with one line of documentation, and in the YAML of its group. Imports no TensorFlow,
-JAX or MLflow.
+A key is added here, as one field with one line of documentation, and in the YAML of its group. Groups with many keys
+have a module of their own, and all classes may be imported from here. Imports no TensorFlow, JAX or MLflow.
 """
 
 from __future__ import annotations

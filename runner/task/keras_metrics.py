@@ -309,10 +309,6 @@ def _rejected(metric: Requested, error: Exception) -> ConfigError:
     return invalid(KEY, {metric.kind: dict(metric.options)}, problem=problem, fix="see keras.io/api/metrics")
 
 
-def _is_of_class_numbers(kind: str) -> bool:
-    return kind.startswith("Sparse") or kind in ("MeanIoU", "IoU")
-
-
 def _arguments(ops: Arrays, kind: str, compared: Compared, weight: Tensor) -> dict[str, Tensor]:
     target = compared.target
     prediction = compared.prediction
@@ -327,9 +323,10 @@ def _arguments(ops: Arrays, kind: str, compared: Compared, weight: Tensor) -> di
     is_counted = ops.greater(ops.expand_dims(flat_weight, -1), 0.0)
     flat_prediction = ops.reshape(prediction, (-1, size))
     flat_prediction = ops.where(is_counted, flat_prediction, ops.zeros_like(flat_prediction))
-    if _is_of_class_numbers(kind):
+    if kind.startswith("Sparse"):
         flat_target = ops.argmax(flat_target, -1)
     if kind in ("MeanIoU", "IoU"):
+        flat_target = ops.argmax(flat_target, -1)
         flat_prediction = ops.argmax(flat_prediction, -1)
     if KINDS[kind].counts:
         flat_weight = ops.expand_dims(flat_weight, -1)
