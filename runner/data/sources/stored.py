@@ -8,7 +8,7 @@ Nothing is cached here: the system caches the pages of the files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -111,9 +111,7 @@ class TableRows(DataSource):
             return None
         return self._arrays(np.arange(self.size), [name])[name]
 
-    def _arrays(
-        self, rows: Rows, names: Sequence[str] | Mapping[str, str], *, resize: bool = True
-    ) -> dict[str, Array]:
+    def _arrays(self, rows: Rows, names: Collection[str], *, resize: bool = True) -> dict[str, Array]:
         """Returns arrays of some rows, sorted and each once; an error names the row that has a bad value."""
         try:
             return self._decoded(rows, names, resize=resize)
@@ -126,7 +124,7 @@ class TableRows(DataSource):
                     raise DataError(str(error).replace(": row 1", "", 1)) from error
             raise
 
-    def _decoded(self, rows: Rows, names: Sequence[str] | Mapping[str, str], *, resize: bool) -> dict[str, Array]:
+    def _decoded(self, rows: Rows, names: Collection[str], *, resize: bool) -> dict[str, Array]:
         columns = self.columns
         arrays: dict[str, Array] = {}
         first_row = self.table.place(int(rows[0]))

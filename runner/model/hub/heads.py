@@ -55,9 +55,10 @@ def choose(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any
     own_classes = {}
     # Shortest names first, so that the plain class wins: Gemma4CausalLM before Gemma4AssistantCausalLM.
     for name in sorted(vars(hub.models), key=len):
-        task_class = getattr(hub.models, name)
-        if _is_task_of(hub, task_class, backbone):
-            own_classes[name] = task_class
+        candidate = getattr(hub.models, name)
+        is_task = isinstance(candidate, type) and issubclass(candidate, hub.models.Task)
+        if is_task and getattr(candidate, "backbone_cls", None) is type(backbone):
+            own_classes[name] = candidate
     if task is None:
         # A task with one output per example does not tell whether the inputs are texts or images; the backbone does.
         kinds = ["TextClassifier", "ImageClassifier"]
@@ -76,11 +77,6 @@ def choose(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any
         f"KerasHub has no {task} for {type(backbone).__name__}, but {', '.join(names) or 'none at all'}; "
         f"{did_you_mean(task, names, f'set model.task={BACKBONE} for a dense head')}"
     )
-
-
-def _is_task_of(hub: Any, candidate: Any, backbone: Any) -> bool:
-    is_task = isinstance(candidate, type) and issubclass(candidate, hub.models.Task)
-    return is_task and getattr(candidate, "backbone_cls", None) is type(backbone)
 
 
 def attach(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens: int) -> Head:

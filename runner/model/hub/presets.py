@@ -29,7 +29,7 @@ CONFIG = "config.json"
 TASK = "task.json"
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.weights.h5"
-# Index of weights that are sharded over several files.
+# Index of weights that are sharded over several files; a preset has one of the two.
 SHARDED = "model.weights.json"
 TASK_WEIGHTS = "task.weights.h5"
 
@@ -85,7 +85,9 @@ class Preset:
         Raises:
           ConfigError: the weights can't be read, or are not those of this backbone.
         """
-        weights = next(path for path in _weight_paths(self.folder) if path.is_file())
+        weights = self.folder / WEIGHTS
+        if not weights.is_file():
+            weights = self.folder / SHARDED
         with private.recorded_loads() as values:
             try:
                 backbone.load_weights(str(weights))
@@ -162,11 +164,6 @@ def _downloaded(value: str) -> Path:
     return config.parent
 
 
-def _weight_paths(folder: Path) -> list[Path]:
-    """Returns the paths that a preset's weights may have; one of them exists."""
-    return [folder / WEIGHTS, folder / SHARDED]
-
-
 def _files_of(index: Mapping[str, Any]) -> list[str]:
     names: set[str] = set()
     for files in index["weight_map"].values():
@@ -191,7 +188,7 @@ def _read(value: str, folder: Path) -> Preset:
         raise invalid(KEY, value, problem=problem, fix=_FIX)
     if not isinstance(config.get("class_name"), str):
         raise invalid(KEY, value, problem=f"its {CONFIG} names no class", fix=_FIX)
-    if not any(path.is_file() for path in _weight_paths(folder)):
+    if not (folder / WEIGHTS).is_file() and not (folder / SHARDED).is_file():
         raise invalid(KEY, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     task = None
     if task_content is not None:
