@@ -136,8 +136,7 @@ class Step(Generic[Options]):
 class Resize(Step[schema.Resize]):
     """Resizes the image."""
 
-    def check(self) -> None:
-        self._check_resizable()
+    check = Step._check_resizable
 
     def after(self) -> dict[str, ArraySpec]:
         return self._with_image_size(self.options.size)
@@ -150,8 +149,7 @@ class Resize(Step[schema.Resize]):
 class CenterCrop(Step[schema.CenterCrop]):
     """Crops the center."""
 
-    def check(self) -> None:
-        self._check_common_size()
+    check = Step._check_common_size
 
     def after(self) -> dict[str, ArraySpec]:
         return self._with_image_size(self.options.size)
@@ -196,8 +194,7 @@ class RandomCrop(Step[schema.RandomCrop]):
 class RandomResizedCrop(Step[schema.RandomResizedCrop]):
     """Crops a window of random position, area and aspect ratio, and resizes it."""
 
-    def check(self) -> None:
-        self._check_resizable()
+    check = Step._check_resizable
 
     def after(self) -> dict[str, ArraySpec]:
         return self._with_image_size(self.options.size)
@@ -243,6 +240,8 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
 class Flip(Step[schema.Flip]):
     """Flips horizontally, vertically, or each with its own draw."""
 
+    check = Step._check_image_dims
+
     def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
         direction = self.options.direction
         if direction in ("horizontal", "both") and rng.random() < self.options.probability:
@@ -250,9 +249,6 @@ class Flip(Step[schema.Flip]):
         if direction in ("vertical", "both") and rng.random() < self.options.probability:
             arrays = self._on_pixels(arrays, lambda image, _: images.flip(image, vertical=True))
         return arrays
-
-    def check(self) -> None:
-        self._check_image_dims()
 
 
 class Color(Step[schema.Color]):
@@ -294,10 +290,13 @@ def _center(image: Array, size: tuple[int, int], outside: int | None) -> Array:
 
 
 def _resized(image: Array, size: tuple[int, int], box: images.Box | None, outside: int | None) -> Array:
-    """Returns an image, or a mask whose numbers are not blended, of another size."""
+    """Returns an image, or a mask whose numbers are not blended, or a window of it, in another size."""
+    if box is not None:
+        left, top, right, bottom = box
+        image = image[top:bottom, left:right]
     if outside is None:
-        return images.resize(image, size, box)
-    return images.resize_nearest(image, size, box)
+        return images.resize(image, size)
+    return images.resize_nearest(image, size)
 
 
 STEPS: Mapping[str, Callable[..., Step[schema.StepOptions]]] = {

@@ -144,16 +144,13 @@ def _reason(error: Exception) -> str:
     return text or type(error).__name__
 
 
-def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
-    """Resizes an image or a window of it, bilinear and antialiased.
+def resize(image: Array, size: tuple[int, int]) -> Array:
+    """Resizes an image, bilinear and antialiased.
 
     The filter is as wide as an output pixel when downscaling and as an input pixel when enlarging. When enlarging,
     antialiasing changes nothing, and for uint8 OpenCV needs a quarter of Pillow's time. The two differ by at most 2 of
     255, but which one runs depends on the dtype and the sizes only.
     """
-    if box is not None:
-        left, top, right, bottom = box
-        image = image[top:bottom, left:right]
     height, width, channels = image.shape
     if (height, width) == size:
         return image
@@ -165,11 +162,8 @@ def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array
     return _joined(bands, image)
 
 
-def resize_nearest(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
-    """Resizes a mask or a window of it: each pixel is the one at its center, so that no numbers are blended."""
-    if box is not None:
-        left, top, right, bottom = box
-        image = image[top:bottom, left:right]
+def resize_nearest(image: Array, size: tuple[int, int]) -> Array:
+    """Resizes a mask: each pixel is the one at its center, so that no numbers are blended."""
     # The center of pixel i is at (i + 1/2) * old size / new size, as in `resize`; in integers, which are exact.
     rows = (2 * np.arange(size[0]) + 1) * image.shape[0] // (2 * size[0])
     columns = (2 * np.arange(size[1]) + 1) * image.shape[1] // (2 * size[1])
