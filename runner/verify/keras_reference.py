@@ -54,7 +54,7 @@ class KerasReference(GradientReference):
             if not isinstance(self._model, tf_keras.Model) and target.is_own(request.config.model):
                 # The builders of the runner's own modules (engine `core_dtensor`) have counterparts in tf_keras's
                 # layers, which a reference uses in their place.
-                self._model = adapter.exported(self._variables())
+                self._model = adapter.exported(self._variables()).keras
                 self._by_path = named_variables(self._model)
         trainable = {id(variable) for variable in self._model.trainable_variables}
         self._trainable = {path: variable for path, variable in self._by_path.items() if id(variable) in trainable}
