@@ -6,12 +6,11 @@ import time
 import numpy as np
 import pytest
 
-from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import workers
 from runner.data.base import ArraySource, ArraySpec, ExampleSource
 from runner.data.loading import load
-from runner.errors import ConfigError, DataError
+from runner.errors import DataError
 from tests.data.pictures import folder
 
 STEPS = [
@@ -92,8 +91,3 @@ def test_an_example_that_fails_is_named(count):
     said = r"^words of row 33 can't be made \(KeyError: 'no such word'\)$"
     with workers.Workers(DatasetConfig(workers=count)) as opened, pytest.raises(DataError, match=said):
         opened.reader(Slow(fails=33)).read(0, np.arange(60))
-
-
-def test_a_negative_number_of_workers_is_rejected():
-    with pytest.raises(ConfigError, match=r"dataset.workers=-1: must be at least 0"):
-        values.check(DatasetConfig(workers=-1), "dataset")
