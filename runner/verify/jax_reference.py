@@ -60,7 +60,6 @@ class JaxReference(GradientReference):
         config = request.config
         seed = config.trainer.seed
         self._ops = arrays.of(jnp)
-        self._task = request.data.task
         self._model = Keras3Factory(config.model, request.data, seed, config.engine.precision).build()
         check_model(self._model, config.model, request.data, pads=config.dataset.remainder == "pad")
         variables = Names(self._model).variables

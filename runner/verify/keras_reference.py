@@ -43,7 +43,6 @@ class KerasReference(GradientReference):
         super().__init__(request)
         tf_keras.backend.experimental.enable_tf_random_generator()
         self._ops = arrays.of(tf)
-        self._task = request.data.task
         self._device = f"/{mesh.device_kind(request.config.mesh).upper()}:0"
         with tf.device(self._device):
             config = request.config

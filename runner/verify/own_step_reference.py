@@ -41,11 +41,9 @@ class OwnStepReference(Reference):
         """
         super().__init__(request)
         config = request.config
-        task = request.data.task
-        assert isinstance(task, StepTask)
-        self._task = task
+        assert isinstance(self._task, StepTask)
         self._parts = OwnStepFactory(config, request.data, request.total_steps).build()
-        functions = Functions(self._parts, task, config.trainer.seed)
+        functions = Functions(self._parts, self._task, config.trainer.seed)
         self._train = jax.jit(functions.train)
         self._evaluate_program = jax.jit(functions.evaluate)
         self._start: State = {}

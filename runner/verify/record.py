@@ -89,13 +89,24 @@ def computed(content: Mapping[str, object], options: VerifyConfig, folder: Path)
       ConfigError: the config is invalid for the model, the layout or the dataset.
       EngineError: the process failed, or the two sides don't have the same variables.
     """
+    team = current()
     title = f"verify: {options.steps} steps on one device, then on the mesh"
-    if current().count > 1:
-        title += f" in {current().count} processes"
-    with stages.stage(title):
-        report = _verified(json.dumps(content), folder)
+    if team.count > 1:
+        title += f" in {team.count} processes"
+    with stages.stage(title), ExitStack() as stack:
+
+        def shared() -> str:
+            # Several processes may be on several machines: of these, the run's folder is the one that all of them
+            # reach.
+            parent = None if team.count == 1 else folder
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-verify-", dir=parent))
+            (Path(name) / REQUEST).write_text(json.dumps(content))
+            return str(Path(name).absolute())
+
+        files = Path(team.broadcast("verify's folder", shared))
+        report = run_child(files, folder / LOG, _child_place(team))
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
-    failure = current().broadcast("the verdict", lambda: _failure(options, report))
+    failure = team.broadcast("the verdict", lambda: _failure(options, report))
     return Verdict(failure, partial(_record, report, failure))
 
 
@@ -127,26 +138,6 @@ def _record(report: Verification | None, failure: str, folder: Path, tracker: Tr
         raise EngineError(failure)
     if report is not None:
         console.print(report.line(), soft_wrap=True, markup=False)
-
-
-def _verified(request: str, folder: Path) -> Verification | None:
-    """Lets a child compare one device with the mesh of a config as JSON; raises as `computed` does.
-
-    A process that is not the first of several only takes part, and returns None.
-    """
-    team = current()
-    with ExitStack() as stack:
-
-        def shared() -> str:
-            # Several processes may be on several machines: of these, the run's folder is the one that all of them
-            # reach.
-            parent = None if team.count == 1 else folder
-            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-verify-", dir=parent))
-            (Path(name) / REQUEST).write_text(request)
-            return str(Path(name).absolute())
-
-        files = Path(team.broadcast("verify's folder", shared))
-        return run_child(files, folder / LOG, _child_place(team))
 
 
 def _child_place(team: Team) -> Place | None:

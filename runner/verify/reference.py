@@ -62,6 +62,7 @@ class Reference(ABC):
     def __init__(self, request: Request) -> None:
         """Stores the request; a subclass builds the model from the config's seed."""
         self._request = request
+        self._task = request.data.task
 
     @cached_property
     def longest_sum(self) -> int:
@@ -273,7 +274,7 @@ class GradientReference(Reference):
         padding. A result that is NaN or Inf is left out, and all of them if the model draws random numbers that are
         others in each call: the mesh draws yet others.
         """
-        task = self._request.data.task
+        task = self._task
         host = array_functions(np)
         weights = self._weights()
         # A run evaluates the moving averages of its weights where it keeps them.
@@ -371,7 +372,7 @@ class GradientReference(Reference):
     def _summed_gradients(self, step: int, share_b: Array, batches: HostBatches) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, added up over its microbatches."""
         count = self._request.config.trainer.accumulate_steps
-        task = self._request.data.task
+        task = self._task
         host = array_functions(np)
         size = len(share_b) // count
         loss = 0.0
