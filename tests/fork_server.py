@@ -29,17 +29,8 @@ from runner.host.outputs import quiet_native_log
 from tests import forks
 
 _BESIDE = (
-    "matplotlib.pyplot",
-    "hydra",
-    "hydra.core.plugins",
-    "rich.console",
-    "rich.progress",
-    "rich.table",
-    "rich.tree",
-    "safetensors.numpy",
-    "h5py",
-    "alembic.command",
-    "mlflow.store.tracking.sqlalchemy_store",
+    *("matplotlib.pyplot", "mlflow", "hydra", "hydra.core.plugins", "rich.console", "rich.progress", "rich.table"),
+    *("rich.tree", "safetensors.numpy", "h5py", "alembic.command", "mlflow.store.tracking.sqlalchemy_store"),
 )
 Request = Mapping[str, Any]
 # What a terminal, a scheduler or a launcher sends to a whole process group. It is meant for the program, not for the
@@ -53,13 +44,11 @@ def preload(library: str) -> None:
     from runner.model import loading
     from runner.tracking import mlflow_setup as of_mlflow
 
-    for name in _BESIDE[:1]:
-        importlib.import_module(name)
-    importlib.import_module("mlflow")
-    of_mlflow.quiet()
-    for name in _BESIDE[1:]:
+    for name in _BESIDE:
         if importlib.util.find_spec(name.split(".")[0]) is not None:
             importlib.import_module(name)
+        if name == "mlflow":
+            of_mlflow.quiet()
 
     entry, load = registry.ENGINES["jax" if library == forks.JAX else "keras_dtensor"], loading.load
     load(entry.libraries, without=entry.hidden)
@@ -95,7 +84,10 @@ def serve(connection: socket.socket) -> Request:
         if between == 0:
             if os.fork():
                 os._exit(0)
-            _join_group(request)
+            if request["new_session"]:
+                os.setsid()
+            if request["process_group"] >= 0:
+                os.setpgid(0, request["process_group"])
             os.write(told, struct.pack("!i", os.getpid()))
             _close(born, told, go)
             connection.close()
@@ -107,13 +99,6 @@ def serve(connection: socket.socket) -> Request:
         os.waitpid(between, 0)
         _close(born, go)
         connection.sendall(struct.pack("!i", pid))
-
-
-def _join_group(request: Request) -> None:
-    if request["new_session"]:
-        os.setsid()
-    if request["process_group"] >= 0:
-        os.setpgid(0, request["process_group"])
 
 
 def _close(*descriptors: int) -> None:

@@ -30,12 +30,8 @@ LIBRARIES = ("tensorflow", "tf_keras", "jax", "keras")
 # XLA's work on fast code for CPUs is most of a short run's time. What is computed is the same without it, up to
 # rounding and except for gradients of maxima over a whole dim, such as those of global max pooling: see
 # docs/bugs/xla_maximum_gradient.py. Those over windows, as of MaxPooling2D, are right (measured for 1 to 3 dims).
-SLOW_CODE = " ".join(
-    [
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-        "--xla_cpu_use_fusion_emitters=false",
-    ]
+SLOW_CODE = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 )
 # For tests with maxima over a whole dim. Compiling takes 2.5 times as long.
 RIGHT_MAXIMA = SLOW_CODE.replace("optimization_level=0", "optimization_level=1")
@@ -57,12 +53,7 @@ _ALL_READ = ("TF_", "MLFLOW_", "MPL", "PYTHON", "OMP_", "OPENBLAS_", "HOME", "LA
 _READ_AT_IMPORT = {TENSORFLOW: _ALL_READ, JAX: (*_ALL_READ, "JAX_", "KERAS")}
 _READ_LATER = {"MLFLOW_TRACKING_URI", "PYTHONPATH", "PYTHONUNBUFFERED"}
 _COMMANDS = (
-    "runner",
-    "runner.plan",
-    "runner.verify",
-    "runner.evaluate",
-    "runner.generate",
-    "runner.export",
+    *("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.generate", "runner.export"),
     "tests.verify.broken",
 )
 _SIDES = ("runner.verify.worker", "tests.verify.broken_worker")
@@ -228,11 +219,10 @@ class Popen(subprocess.Popen[Any]):
         if sys.platform != "linux" or os.environ.get(REAL[0]) == REAL[1]:
             return None
         arguments = bound["args"]
-        special = ("preexec_fn", "pass_fds", "executable", "shell", "restore_signals")
         usual = {"preexec_fn": None, "pass_fds": (), "executable": None, "shell": False, "restore_signals": True}
         if isinstance(arguments, str) or arguments[0] != sys.executable:
             return None
-        if any(bound[name] != usual[name] for name in special):
+        if any(bound[name] != value for name, value in usual.items()):
             return None
         library = self._library or library_of([str(one) for one in arguments[1:]])
         server = _server(library) if library else None

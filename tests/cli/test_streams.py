@@ -18,13 +18,7 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     environment |= {"PYTHONPATH": str(ROOT), "P": sys.executable, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/m.db"}
     return subprocess.run(
-        ["/bin/sh", "-c", line],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        ["/bin/sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 

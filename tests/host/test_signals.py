@@ -40,11 +40,7 @@ def _hangup() -> Iterator[None]:
 
 def started(text: str, *arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(  # a real start: of the handlers themselves
-        [sys.executable, "-c", text, *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", text, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
