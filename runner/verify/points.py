@@ -139,9 +139,7 @@ def prefix(point: int, part: str) -> str:
 
 
 def parsed(key: str) -> tuple[int, str, str]:
-    """Returns the point, the part and the path of a key: 1, 'end', 'optimizer/m/d1/kernel' of
-    point1/end/optimizer/m/d1/kernel.
-    """
+    """Returns the point, the part and the path of a key: 1, 'end', 'd1/kernel' of point1/end/d1/kernel."""
     point, part, path = (*key.split("/", 2), "")[:3]
     return int(point.removeprefix("point")), part, path
 

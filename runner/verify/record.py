@@ -105,6 +105,8 @@ def computed(content: Mapping[str, object], options: VerifyConfig, folder: Path)
 
         files = Path(team.broadcast("verify's folder", shared))
         report = run_child(files, folder / LOG, _child_place(team))
+        # Process 0 removes the folder, so each process reads its result before.
+        team.all_gather("verify's results", True)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
     failure = team.broadcast("the verdict", lambda: _failure(options, report))
     return Verdict(failure, partial(_record, report, failure))
