@@ -137,10 +137,7 @@ def find(key: str, reference: str, folder: Place) -> tuple[SavedRun, int | None]
     best = storage.read_best(run.folder)
     if step == "best" and best is not None:
         return run, best.step
-    names = ", ".join(map(str, steps))
-    if best:
-        names += f", and the best is {best.step}"
-    problem = f"the checkpoints of that run are {names}"
+    problem = f"the checkpoints of that run are {', '.join(map(str, steps))}"
     raise invalid(key, reference, problem=problem, fix=f"set {key}={run.id}@{steps[-1]}")
 
 
