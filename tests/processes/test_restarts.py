@@ -69,7 +69,7 @@ def test_what_may_pass_is_tried_again_and_an_invalid_config_after_it_is_final() 
         (ConfigError("invalid"), 2, ["final"]),
         (ProcessError("process 1 has an invalid config", 2), 2, []),
         (EngineError("a device is lost"), 1, []),
-        (NotFiniteError(3, float("nan"), "stop"), 1, ["final"]),
+        (NotFiniteError(3, float("nan")), 1, ["final"]),
     ],
 )
 def test_a_process_notes_what_a_restart_would_meet_again(
