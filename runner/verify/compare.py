@@ -39,8 +39,8 @@ MORE_RUNS = 12
 FACTOR = 4.0
 # A value is stored with half an ulp, and a step's few operations on one entry add about as much each.
 ULPS = 4.0
-# Share of its length by which a gradient changes in its own direction if it is drawn again, at least: two draws of n
-# entries have little in common, about the root of n in n. The noise changes any other gradient by about itself.
+# Share of its length by which a gradient moves if it is drawn again, at least. Two draws of many entries are the root
+# of 2 apart, of a few entries that keep some of their rounding less. Noise moves any other gradient by about itself.
 _REDRAWN = 0.5
 # Kinds that a training from the start leads to, and how far one device may differ from itself there, as a share of
 # the largest new entry. Beyond half of it the training is chaotic, and nothing is compared.
@@ -131,6 +131,9 @@ def _differences(single: Trajectory, key: str, value: Array) -> Array:
     if entry.is_loss:
         return np.asarray(np.abs(value.astype(np.float64) - single[key]))
     growth = relative_growth(value, single[key], _movement(single, key, entry))
+    if entry.kind == points.TINY:
+        # It may have no direction in which another one could be longer.
+        growth = _over(_length(value - single[key]), _length(single[key]))
     return np.append(at_ranks(value, single[key]), abs(growth))
 
 
@@ -341,8 +344,8 @@ def _is_remainder(key: str, spread: Trajectory) -> bool:
     tiny = points.prefix(point, points.TINY) + path
     if tiny not in spread:
         return False
-    *_, growth = spread[tiny]
-    return bool(growth > _REDRAWN)
+    *_, moved = spread[tiny]
+    return bool(moved > _REDRAWN)
 
 
 def _resolution(sizes: Array, hidden: Array) -> float:

@@ -69,7 +69,13 @@ _SIGNED_SLOTS = (-0.5, 0.5)
 
 
 # Part of a point -> kind of its check, and its place in the order of computation: between the first two steps.
-_PARTS = {LOSS: ("point", 1.55), GRADIENT: ("point", 1.6), EVALUATED: ("evaluation", 1.65), END: ("update", 1.7)}
+_PARTS = {
+    LOSS: ("point", 1.55),
+    GRADIENT: ("point", 1.6),
+    TINY: (TINY, 1.6),
+    EVALUATED: ("evaluation", 1.65),
+    END: ("update", 1.7),
+}
 _FIRST_CHANGES = 1.5
 _PADDED = 1.8
 

@@ -39,6 +39,8 @@ from runner.verify.stock import StockPart, is_divided
 # Largest relative difference of the losses of two equal calls that draw no random numbers. On a CPU they are bitwise
 # identical; a GPU may sum in another order. In bfloat16 that is a few 1e-3, and dropout changes losses by 1e-1.
 _EQUAL_CALLS = 1e-2
+# Gradients below this many times what rounding may leave of cancelled terms are tried for being no more than that.
+_TINY = 10.0
 
 Inputs = Array | Mapping[str, Array]
 
@@ -363,7 +365,9 @@ class GradientReference(Reference):
             share_b = self._noisy(share_b, noise)
         loss, gradients = self._summed_gradients(step, share_b.astype(np.float32), batches)
         remainders = rounding_remainders(gradients, self.rounding)
-        self._tiny = {path: value for path, value in gradients.items() if 0 < largest(value) < remainders[path]}
+        self._tiny = {
+            path: value for path, value in gradients.items() if 0 < largest(value) < _TINY * remainders[path]
+        }
         if noise is not None:
             self._assign(weights)
             gradients = gradients_with_noise(gradients, self.rounding, noise)

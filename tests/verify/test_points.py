@@ -130,10 +130,12 @@ def test_a_size_off_by_less_than_the_noise_of_each_entry_is_seen() -> None:
     assert (found.name, found.rank) == (path, "size")
 
 
-def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_verified() -> None:
+@pytest.mark.parametrize("moved", [1.0, 0.4])
+def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_verified(moved: float) -> None:
     given = gradients()
     given["conv/bias"] = (given["conv/bias"] * 1e-8).astype(np.float32)
-    known = {each.variable: each for each in sensitivities(judged(given, {"conv/bias": -3.0}, moved=1.0))}
+    # Of a few entries, noise as small as rounding may draw only a part again.
+    known = {each.variable: each for each in sensitivities(judged(given, {"conv/bias": -3.0}, moved=moved))}
     assert known["conv/bias"].zero
     assert not known["conv/bias"].is_sensitive
     assert known["conv/bias"].is_verified
