@@ -30,7 +30,7 @@ from runner.cli.notebook import compose
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import WEIGHT
-from runner.engine import make_engine
+from runner.engine import make_engine, registry
 from runner.engine.base import HostBatches
 from runner.engine.common import Engine
 from runner.task.base import DataSpec
@@ -82,6 +82,7 @@ def measured(config: RunConfig, steps: int) -> tuple[Stages, int]:
     Returns:
       The stages' peaks, and the bytes of the state.
     """
+    registry.prepare(config)
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)

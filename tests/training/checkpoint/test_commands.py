@@ -68,11 +68,11 @@ def test_a_branch_is_a_new_run_and_going_back_replaces_later_checkpoints(tmp_pat
     assert "Starting from run first at step 22 of 44, epoch 2 of 2\n" in done.stdout
     assert {path: path.read_bytes() for path in origin.rglob("*") if path.is_file()} == before
     branch = tmp_path / "checkpoints" / "second"
-    assert storage.steps(branch) == [22, 33, 44]
+    assert storage.steps(branch) == [33, 44], "its first checkpoint is that of its first save"
     done = run(tmp_path, "resume=first@22", *other, library="jax")
     assert "resume=first@22: the checkpoints of steps 33, 44" in done.stdout
     assert storage.steps(origin) == [11, 22, 33, 44]
-    for step in (22, 33, 44):
+    for step in (33, 44):
         one, two = (Checkpoint(storage.place(place, step)) for place in (branch, origin))
         for path in one:
             np.testing.assert_array_equal(one[path], two[path])
