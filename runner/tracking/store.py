@@ -16,6 +16,7 @@ import sqlalchemy
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
+from mlflow.utils.file_utils import local_file_uri_to_path
 from sqlalchemy.pool import StaticPool
 
 from runner.config.schema import TrackingConfig
@@ -26,7 +27,7 @@ from runner.host.paths import project_root
 from runner.host.secrets import scrub
 from runner.host.signals import current
 from runner.tracking.location import VARIABLE, is_database, is_http, shown, sqlite_path, tracking_uri
-from runner.tracking.mlflow_setup import NOT_MLFLOW, http_code, quiet, reason
+from runner.tracking.mlflow_setup import NOT_MLFLOW, http_code, quiet, reason, warn
 
 if TYPE_CHECKING:
     from mlflow.store.db import utils
@@ -101,6 +102,8 @@ def open_store(uri: str, experiment: str) -> Store:
     # MLflow, SQLAlchemy, requests and drivers share no base class.
     except Exception as error:
         raise unusable_by(uri, error) from error
+    if path is not None:
+        _check_artifacts(path.parent / _ARTIFACTS, opened)
     return Store(client, uri, str(opened.experiment_id))
 
 
@@ -184,6 +187,18 @@ def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
         if experiment is None:
             raise
         return experiment
+
+
+def _check_artifacts(here: Path, experiment: Experiment) -> None:
+    """Warns if the project was moved or copied: MLflow stores the absolute path of an experiment's artifacts."""
+    recorded = local_file_uri_to_path(str(experiment.artifact_location))
+    # In a folder of another name they are stored elsewhere on purpose.
+    moved = recorded.endswith(f"/{_ARTIFACTS}") and os.path.realpath(recorded) != os.path.realpath(here)
+    if moved and here.is_dir():
+        warn(
+            f"artifacts of experiment {experiment.name} are stored in {recorded}, not in {here} (was the project "
+            "moved or copied?); set tracking.experiment=<new name> for new runs"
+        )
 
 
 def search(store: Store, experiments: Sequence[str] | None, filter_string: str) -> list[Run]:

@@ -1,4 +1,5 @@
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -207,6 +208,20 @@ def test_an_artifact_that_is_not_there_costs_nothing_else(opener, uri):
     run = _client(uri).get_run(tracker.run_id)
     assert run.info.status == "FINISHED"
     assert run.data.tags["after"] == "it"
+
+
+def test_a_moved_store_warns_until_its_old_place_is_a_link(opener, tmp_path, capsys):
+    old, new = tmp_path / "old", tmp_path / "new"
+    (old / "mlartifacts").mkdir(parents=True)
+    opener(f"sqlite:///{old / 'mlflow.db'}").finish("FINISHED")
+    shutil.move(old, new)
+    uri = f"sqlite:///{new / 'mlflow.db'}"
+    for experiment, warns in (("tests", True), ("another", False)):
+        store.open_store(uri, experiment)
+        assert ("was the project moved or copied?" in capsys.readouterr().err) == warns
+    old.symlink_to(new)
+    store.open_store(uri, "tests")
+    assert capsys.readouterr().err == ""
 
 
 def test_none_records_nothing(tmp_path):
