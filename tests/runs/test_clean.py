@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -133,6 +134,19 @@ def test_a_run_that_is_resumed_meanwhile_stays(
     assert command(place, "clean", "keep=0", "yes=true") == 1
     assert there(place) == {"resumed"}
     assert "run=resumed: another process has changed it meanwhile; try again" in capsys.readouterr().err
+
+
+def test_runs_are_looked_at_all_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(place, "one"), saved(place, "two")
+    both = threading.Barrier(2, timeout=10)
+
+    def ended(_: str, run: SavedRun) -> SavedRun:
+        both.wait()  # a look at another machine's run takes half a minute
+        return run
+
+    monkeypatch.setattr(runs, "ended", ended)
+    assert command(place, "clean", "keep=0", "yes=true") == 0
+    assert there(place) == set()
 
 
 def test_the_run_in_the_store_stays(place: Path, store: Store) -> None:
