@@ -58,11 +58,16 @@ class MadeUp:
         group = SweepConfig(metric="eval/accuracy", direction="maximize")
         self.settings = SimpleNamespace(group=group, folder=Path("made up"), overrides=overrides)
         self.jobs: list[Job] = []
+        self.planned: list[int] = []
         self.outcomes: dict[int, Outcome] = {}
         self.stop = SimpleNamespace(requested=False)
         self.folder.mkdir(exist_ok=True)
 
     def plan(self, overrides: list[str], number: int) -> Job:
+        self.planned.append(number)
+        return self.add(overrides, number)
+
+    def add(self, overrides: list[str], number: int) -> Job:
         job = Job(number, tuple(overrides), self.folder / str(number), varied_of(overrides, [RATE]))
         self.jobs.append(job)
         return job
@@ -112,6 +117,18 @@ def test_a_search_goes_on_after_an_interruption_up_to_its_number(tmp_path: Path)
     assert fair[cut_off.number].params == cut_off.params, "what was cut off is tried again"
     assert [second.outcomes[number].status for number in range(5)] == ["skipped"] * 5
     assert len(second.jobs) == 12, "the table has the trials of both sittings"
+    assert second.planned == list(range(5, 12)), "what ended is not composed again"
+
+
+def test_a_trial_that_was_killed_before_its_values_were_drawn_has_failed(tmp_path: Path) -> None:
+    first = MadeUp(tmp_path / "first", peak)
+    first.open(2)
+    first.study.ask()
+    second = MadeUp(tmp_path / "second", peak)
+    second.run(second.open(2))
+    states = [trial.state for trial in second.study.trials]
+    assert (states, second.planned) == ([TrialState.FAIL, TrialState.COMPLETE], [1])
+    assert second.outcomes[0].status == "failed"
 
 
 def tried(made_up: MadeUp) -> list[float]:

@@ -22,7 +22,7 @@ from optuna.visualization import matplotlib as drawing
 from runner import figures
 from runner.cli.runs.records import results_of
 from runner.cli.sweep.sweep import Sweep
-from runner.cluster.jobs import Job, Outcome
+from runner.cluster.jobs import Job, JobStatus, Outcome
 from runner.config.schema_hydra import SearchSweeper
 from runner.errors import ConfigError
 from runner.host.secrets import STUDIES, reveal
@@ -58,13 +58,19 @@ class Search:
         Those of a sweep that is resumed come first: what ended is only listed, and what was interrupted runs again.
         """
         for frozen in self._study.get_trials(deepcopy=False):
-            job = self._plan(frozen.number, frozen.params)
-            if frozen.state == TrialState.FAIL:
-                self._sweep.outcomes[frozen.number] = Outcome("failed", note=_EARLIER)
-            elif frozen.state == TrialState.COMPLETE:
-                self._sweep.outcomes[frozen.number] = Outcome("skipped", note=_EARLIER)
-            elif job is not None:
-                yield job
+            is_open = frozen.state == TrialState.RUNNING
+            # Killed before all its values were drawn: run, it would have the defaults of the others.
+            if is_open and not self._space.keys() <= frozen.params.keys():
+                self._study.tell(frozen.number, state=TrialState.FAIL)
+                is_open = False
+            if is_open:
+                job = self._plan(frozen.number, frozen.params)
+                if job is not None:
+                    yield job
+            else:
+                self._sweep.add([*self._fixed, *_overrides_of(frozen.params)], frozen.number)
+                status: JobStatus = "skipped" if frozen.state == TrialState.COMPLETE else "failed"
+                self._sweep.outcomes[frozen.number] = Outcome(status, note=_EARLIER)
         while (begun := len(self._study.get_trials(deepcopy=False))) < self._settings.n_trials:
             self._study.sampler = _sampler(self._settings, begun)
             trial = self._study.ask(self._space)

@@ -144,12 +144,17 @@ class Sweep:
                     if values not in self._earlier or not _has_finished(self._earlier[values]):
                         self._earlier[values] = run
 
+    def add(self, overrides: Sequence[str], number: int) -> Job:
+        """Adds a job as the report lists it; its config is not composed, and its folder is not claimed."""
+        own = own_overrides(list(map(texts.kept, overrides)))
+        job = Job(number, own, self.settings.folder / str(number), varied_of(own, list(self.settings.varied)))
+        self.jobs.append(job)
+        return job
+
     def plan(self, overrides: Sequence[str], number: int) -> Job | None:
         """Adds a job; None if it needs no run, as its outcome says: its config is invalid, or it was done before."""
         overrides = list(map(texts.kept, overrides))
-        own = own_overrides(overrides)
-        job = Job(number, own, self.settings.folder / str(number), varied_of(own, list(self.settings.varied)))
-        self.jobs.append(job)
+        job = self.add(overrides, number)
         try:
             composed = compose_job(self._loader, self.config, overrides, number)
             folder = directory(composed, _SUBDIR, self.settings.folder)
