@@ -63,6 +63,7 @@ def compose(*overrides: str) -> RunConfig:
       >>> compose("mesh=batch8", "dataset=digits").mesh.axes
       {'batch': 8}
     """
+    _check(overrides)
     typed: Sequence[str] = overrides
     with session.opened(session.current().program, typed):
         try:
@@ -73,6 +74,13 @@ def compose(*overrides: str) -> RunConfig:
             raise
         except Exception as error:  # those of Hydra and OmegaConf share no base class
             raise ConfigError(one_line(error, typed)) from None
+
+
+def _check(overrides: Sequence[str]) -> None:
+    for override in overrides:
+        if override.startswith("-") or override == "hydra.mode=MULTIRUN":
+            fix = f"write key=value, or type python -m runner {override}"
+            raise ConfigError(f"{override}: must be an override of one run, not a flag or a sweep; {fix}")
 
 
 @dataclass(frozen=True)
@@ -120,14 +128,14 @@ def train(*overrides: str) -> OpenedRun:
       KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
     """
     config = compose(*overrides)
-    if config.tracking.name == "none":
-        raise invalid("tracking", "none", problem="leaves no run to open", fix="type python -m runner tracking=none")
     # Chosen here, so that the run is found in it.
     folder = outputs_dir() / "runs" / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{random_part()}"
     typed_folder = checkpoint_arguments.value_of(overrides, _RUN_DIR)
     if typed_folder:
         folder = Path(typed_folder).absolute()
     run_command("runner", [*overrides, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
+    if config.tracking.name == "none":
+        return _of_folder(folder)
     files = sorted(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
     if not files:
         raise EngineError(f"the run left no record in {folder}")
@@ -176,7 +184,7 @@ class OpenedRun:
     """A recorded run.
 
     Attributes:
-      run_id: its id.
+      run_id: its id; of an untracked run, the name of its folder.
       status: MLflow's, as `FINISHED`.
       config: the resolved config.
       results: the last value of each metric.
@@ -187,7 +195,7 @@ class OpenedRun:
     status: str
     config: DictConfig
     results: Mapping[str, float]
-    _store: Store
+    _store: Store | None = None
 
     def __repr__(self) -> str:
         results = [f"{name} {value:.6g}" for name, value in self.results.items() if name.startswith("eval/")]
@@ -195,7 +203,12 @@ class OpenedRun:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Every recorded point: one row per step, one column per metric, NaN where a metric has no point."""
+        """Every recorded point: one row per step, one column per metric, NaN where a metric has no point.
+
+        Of an untracked run, only the results are known.
+        """
+        if self._store is None:
+            return pd.DataFrame({name: [value] for name, value in self.results.items()})
         columns = {name: dict(records.history(self._store, self.run_id, name)) for name in self.results}
         frame = pd.DataFrame(columns).sort_index()
         frame.index.name = "step"
@@ -223,3 +236,11 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
             assert isinstance(loaded, DictConfig)
             config = loaded
     return OpenedRun(record.run_id, record.name, record.status, config, record.metrics, store)
+
+
+def _of_folder(folder: Path) -> OpenedRun:
+    """Returns the run of a folder, which nothing tracked."""
+    status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
+    config = OmegaConf.load(folder / "config.yaml")
+    assert isinstance(config, DictConfig)
+    return OpenedRun(folder.name, folder.name, status, config, records.results_of(folder))

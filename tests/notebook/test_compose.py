@@ -31,7 +31,9 @@ def test_overrides_mean_what_they_mean_on_the_command_line() -> None:
         (["trainer.epoch=1"], "trainer.epoch=1: unknown key"),
         (["trainer.epochs=1,2"], "trainer.epochs=1,2:"),
         (["=5"], "'=5': has no key"),
-        (["-m"], "'-m': can't be parsed as an override; write key=value"),
+        (["-m"], "-m: must be an override of one run, not a flag or a sweep; write key=value"),
+        (["--help"], "--help: must be an override of one run"),
+        (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN: must be an override of one run"),
         (["resume=latest", "trainer.checkpoint.folder=nowhere"], "resume=latest: no run left a checkpoint"),
     ],
 )

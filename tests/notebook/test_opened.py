@@ -48,8 +48,14 @@ def test_a_run_that_is_not_there_is_refused(store: Store) -> None:
         runner.open_run("nope", store.uri)
     with pytest.raises(runner.ConfigError, match="run=latest: this project has no recorded runs"):
         runner.open_run("latest", "none")
-    with pytest.raises(runner.ConfigError, match="tracking=none: leaves no run to open"):
-        runner.train("dataset=digits", "tracking=none")
+
+
+def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").write_text("trainer: {epochs: 2}\n")
+    (tmp_path / "summary.json").write_text('{"eval_loss": 0.5}')
+    monkeypatch.setattr(notebook, "run_command", lambda *_: None)
+    run = runner.train("dataset=digits", "tracking=none", f"hydra.run.dir={tmp_path}")
+    assert (run.status, run.config.trainer.epochs, run.metrics["eval/loss"][0]) == ("FINISHED", 2, 0.5)
 
 
 @pytest.fixture
