@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from runner.checkpoint.arguments import value_of
 from runner.cluster import restarts
 from runner.config.schema import AUTO
-from runner.errors import EXIT_REFUSED
-from runner.host.signals import heard
+from runner.errors import EXIT_REFUSED, Interrupted
+from runner.host.signals import collected
 
 _USAGE = "python -m runner.supervise -- python -m runner resume=auto name=exp1 ..."
 _MOST = "cluster.restarts"
@@ -42,20 +42,21 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_REFUSED
 
     def start(variables: Mapping[str, str]) -> int:
-        with heard() as stop, stop.deferring():
+        with collected() as signals:
             try:
                 process = subprocess.Popen(command, env={**os.environ, **variables})
             except OSError as error:
                 print(f"error: {command[0]} can't be started ({error.strerror})", file=sys.stderr)
                 return EXIT_REFUSED
-            while process.poll() is None and stop.signum is None:
+            passed_on = 0
+            while process.poll() is None:
+                for signum in signals[passed_on:]:
+                    process.send_signal(signum)
+                    passed_on += 1
                 time.sleep(_POLL_S)
-            if stop.signum is not None:
-                process.send_signal(stop.signum)
-            code = process.wait()
-        if code:
-            stop.raise_if_requested()
-        return code
+        if signals and process.returncode:
+            raise Interrupted(signals[0])
+        return process.returncode
 
     code = restarts.run(start, int(value_of(command, _MOST) or _DEFAULT_MOST))
     # As a shell gives it: 128 + n if signal n has killed the command.

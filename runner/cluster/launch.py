@@ -28,7 +28,7 @@ from runner.cluster.timeouts import GRACE_S, SECOND_SIGNAL_S, UNHEARD_S
 from runner.errors import Interrupted
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
-from runner.host.signals import SIGNALS, TOGETHER_S
+from runner.host.signals import TOGETHER_S, collected
 from runner.host.terminal import clean
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -74,37 +74,31 @@ def run(
     Raises:
       Interrupted: a signal came to this process, and has ended them.
     """
-    received: list[int] = []
     begun, write_begun = os.pipe()
     os.set_blocking(begun, False)
     place = Place(0, count, "127.0.0.1", free_port(), secrets.token_hex(16), "local", device)
-    previous_handlers = {}
-    for signum in SIGNALS:
-        # Under nohup, a hangup stays ignored.
-        if signal.getsignal(signum) != signal.SIG_IGN:
-            previous_handlers[signum] = signal.signal(signum, lambda number, _: received.append(number))
     # Process 0 may write to the terminal from its group, whatever `stty tostop` says.
-    previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     children: list[Child] = []
-    try:
-        for index in range(count):
-            own = {CORES: str(max(1, available() // count))}
-            if gpus:
-                first_gpu = index * len(gpus) // count
-                end = (index + 1) * len(gpus) // count
-                own[_GPUS] = ",".join(gpus[first_gpu:end])
-            own_place = replace(place, index=index)
-            if index == 0:
-                own_place = replace(place, begun=write_begun)
-            children.append(Child(own_place, {**environment, **own}, command))
-        return _watch(children, begun, received)
-    finally:
-        os.close(begun)
-        os.close(write_begun)
-        for child in children:
-            child.kill()
-        for signum, handler in previous_handlers.items():
-            signal.signal(signum, handler)
+    with collected() as received:
+        try:
+            for index in range(count):
+                own = {CORES: str(max(1, available() // count))}
+                if gpus:
+                    first_gpu = index * len(gpus) // count
+                    end = (index + 1) * len(gpus) // count
+                    own[_GPUS] = ",".join(gpus[first_gpu:end])
+                own_place = replace(place, index=index)
+                if index == 0:
+                    own_place = replace(place, begun=write_begun)
+                children.append(Child(own_place, {**environment, **own}, command))
+            return _watch(children, begun, received)
+        finally:
+            os.close(begun)
+            os.close(write_begun)
+            for child in children:
+                child.kill()
+            signal.signal(signal.SIGTTOU, before)
 
 
 def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:

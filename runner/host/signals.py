@@ -113,6 +113,22 @@ def heard() -> Iterator[StopRequest]:
             process.clear()
 
 
+@contextmanager
+def collected() -> Iterator[list[int]]:
+    """Yields the list of the signals that come during the block, for a program that passes them on to its children."""
+    signals: list[int] = []
+    before = {}
+    for signum in SIGNALS:
+        # As in `StopRequest`, a hangup that is ignored stays ignored.
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            before[signum] = signal.signal(signum, lambda number, _: signals.append(number))
+    try:
+        yield signals
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
 def interruption(error: BaseException | None) -> int | None:
     """Returns the signal that caused an error, even if a library raised another one for it; None: there was none."""
     # If a signal arrived meanwhile, that is the cause, whatever the error is.

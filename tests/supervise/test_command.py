@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from runner.cli import supervise as command
 from runner.cluster import restarts
+from runner.host.signals import TOGETHER_S
 from tests import forks
 from tests.proc import until
 
@@ -24,6 +26,22 @@ count = int(starts.read_text()) if starts.exists() else 0
 starts.write_text(str(count + 1))
 if count < int(sys.argv[1]):
     os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+# Takes SIGTERM as a request, and ends well.
+ENDS_WELL = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
+
+# Ends well at the second SIGTERM.
+TAKES_TWO = """
+received = []
+def take(*_):
+    received.append(1)
+    pathlib.Path("first").touch()
+signal.signal(signal.SIGTERM, take)
+pathlib.Path("there").touch()
+end = time.monotonic() + 60.0
+while len(received) < 2 and time.monotonic() < end:
+    time.sleep(0.01)
 """
 
 
@@ -56,13 +74,43 @@ def test_a_command_that_is_killed_is_started_again(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "starts").read_text() == "2"
 
 
-def test_a_signal_reaches_the_command_and_ends_both(tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "runner.supervise", "--", sys.executable, "-c"]
-    line += ["import pathlib, time; pathlib.Path('there').touch(); time.sleep(60)", *RUN]
-    process = subprocess.Popen(line, cwd=tmp_path, env={"PYTHONPATH": str(forks.ROOT)}, stderr=subprocess.PIPE)
-    until((tmp_path / "there").exists)
+def begun(folder: Path, body: str) -> subprocess.Popen[bytes]:
+    """Starts a supervisor of a program, and returns when that has made the file `there`."""
+    program = f"import pathlib, signal, sys, time\n{body}\n"
+    line = [sys.executable, "-m", "runner.supervise", "--", sys.executable, "-c", program, *RUN]
+    process = subprocess.Popen(line, cwd=folder, env={"PYTHONPATH": str(forks.ROOT)}, stderr=subprocess.PIPE)
+    until((folder / "there").exists)
+    return process
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
+    _, err = process.communicate(timeout=30)
+    return process.returncode, err
+
+
+@pytest.mark.parametrize(("act", "code"), [("", 128 + signal.SIGTERM), (ENDS_WELL, 0)], ids=["dies", "ends well"])
+def test_a_signal_reaches_the_command_and_ends_both(tmp_path: Path, act: str, code: int) -> None:
+    process = begun(tmp_path, f"{act}pathlib.Path('there').touch(); time.sleep(60)")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 128 + signal.SIGTERM
+    found, err = ended(process)
+    assert found == code
+    assert err == (b"interrupted\n" if code else b"")
+
+
+def test_every_signal_reaches_the_command_which_the_supervisor_outlives(tmp_path: Path) -> None:
+    # A second signal later than this is a second wish to end.
+    process = begun(tmp_path, TAKES_TWO)
+    process.send_signal(signal.SIGTERM)
+    until((tmp_path / "first").exists)
+    time.sleep(1.2 * TOGETHER_S)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == (0, b"")
+
+
+def test_a_signal_ends_the_wait_before_a_restart(tmp_path: Path) -> None:
+    process = begun(tmp_path, "pathlib.Path('there').touch(); sys.exit(1)")
     assert process.stderr is not None
-    assert b"starting the run again" not in process.stderr.read()
-    process.stderr.close()
+    assert b"starting the run again in 1 s" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == (128 + signal.SIGTERM, b"interrupted\n")
