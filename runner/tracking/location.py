@@ -10,6 +10,7 @@ import shutil
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from runner.config.schema import TrackingConfig
 from runner.errors import invalid
@@ -20,6 +21,9 @@ VARIABLE = "MLFLOW_TRACKING_URI"
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _FORMS = "sqlite:///<file>, http(s)://<server>, or a database such as postgresql+psycopg://<user>@<host>/<name>"
 _SQLITE = "sqlite:///"
+_SQLITE_WITH_DRIVER = "sqlite+pysqlite:///"
+# In a URI these begin a query or a quoted character, or look like a secret, which is masked.
+_SPECIAL_CHARACTERS = re.compile(r"[?%#&;*]")
 # Turns off the UI's processes for GenAI jobs. With one worker, it then needs a fraction of its usual memory.
 _UI_ENVIRONMENT = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
 # Without it MLflow 3 opens its GenAI view.
@@ -52,21 +56,19 @@ def absolute(uri: str) -> str:
 
 
 def sqlite_uri(path: Path) -> str:
-    """Returns the URI by which SQLAlchemy, MLflow and Optuna open a SQLite file, given its absolute path.
-
-    Raises:
-      ConfigError: the path has a character that begins a query or a quoted character, so another file would be opened.
-    """
-    if not {"?", "%"}.isdisjoint(str(path)):
-        raise invalid(TRACKING, path, problem="the path of a SQLite file can't have ? or %", fix="rename its folder")
-    return f"{_SQLITE}{path.as_posix()}"
+    """Returns the URI by which SQLAlchemy, MLflow and Optuna open a SQLite file, given its absolute path."""
+    text = path.as_posix()
+    if not _SPECIAL_CHARACTERS.search(text):
+        return f"{_SQLITE}{text}"
+    # The driver is named because MLflow would otherwise create the folder of the quoted path.
+    return f"{_SQLITE_WITH_DRIVER}{quote(text, safe='/:')}"
 
 
 def sqlite_path(uri: str) -> Path | None:
     """Returns the absolute path of a SQLite URI's file; None for any other URI."""
-    if not uri.startswith(_SQLITE):
+    if not uri.startswith((_SQLITE, _SQLITE_WITH_DRIVER)):
         return None
-    name = uri.removeprefix(_SQLITE).partition("?")[0]
+    name = unquote(uri.partition(":///")[2].partition("?")[0])
     if name in ("", ":memory:"):
         return None
     return Path(os.path.abspath(name))  # noqa: PTH100 - resolve() would follow links

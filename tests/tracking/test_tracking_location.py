@@ -1,8 +1,7 @@
 import pytest
 import sqlalchemy
 
-from runner.errors import ConfigError
-from runner.tracking.location import absolute, default_uri, sqlite_path, sqlite_uri, ui_lines
+from runner.tracking.location import absolute, default_uri, shown, sqlite_path, sqlite_uri, ui_lines
 
 
 def test_the_default_is_an_absolute_sqlite_file_in_outputs(tmp_path):
@@ -20,22 +19,41 @@ def test_a_relative_sqlite_file_becomes_absolute(tmp_path, monkeypatch):
     assert sqlite_path("sqlite:///runs.db") == tmp_path / "runs.db"
 
 
-@pytest.mark.parametrize("name", ["a#b", "a b", "x&y", "é", "a:b@c"])
+SPECIAL = [
+    "a?b",
+    "a#b",
+    "a%b",
+    "a%41",
+    "a%3Fb",
+    "a b",
+    "a?key=1",
+    "a#token=b",
+    "x;key=y&z",
+    "***",
+    "é?",
+    "a:b@c",
+    "a?b#c%d e",
+]
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_the_path_of_a_project_is_the_path_of_its_store(tmp_path, name):
+    uri = default_uri(tmp_path / name)
+    assert sqlite_path(uri) == tmp_path / name / "outputs" / "mlflow.db"
+    assert absolute(uri) == uri
+    assert shown(uri) == uri
+    assert sqlite_path(absolute(f"{uri}{'&' if '?' in uri else '?'}timeout=9")) == sqlite_path(uri)
+
+
+@pytest.mark.parametrize("name", SPECIAL)
 def test_sqlalchemy_opens_the_path_that_we_mean(tmp_path, name):
     path = tmp_path / name / "runs.db"
     path.parent.mkdir()
-    assert sqlite_path(sqlite_uri(path)) == path
     engine = sqlalchemy.create_engine(sqlite_uri(path))
     with engine.begin() as connection:
         connection.execute(sqlalchemy.text("CREATE TABLE t (a INTEGER)"))
     engine.dispose()
     assert [place for place in tmp_path.rglob("*") if place.is_file()] == [path]
-
-
-@pytest.mark.parametrize("name", ["a?b", "50%41"])
-def test_a_path_that_sqlalchemy_would_read_otherwise_is_rejected(tmp_path, name):
-    with pytest.raises(ConfigError, match=r"tracking.uri=.* can't have \? or %; rename its folder"):
-        default_uri(tmp_path / name)
 
 
 @pytest.mark.parametrize("uri", ["http://h:1", "postgresql://u:p@h/db", "databricks", "sqlite:///:memory:"])

@@ -11,6 +11,8 @@ from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.tracking import RunSpec, Tracker, open_tracker, run_file, send, store
 from runner.tracking import writer as writing
+from runner.tracking.location import default_uri
+from tests.stores import store_in
 
 
 def _client(uri):
@@ -153,6 +155,28 @@ def test_a_deleted_experiment_is_refused_with_the_mend(opener, uri):
     _client(uri).delete_experiment(identity)
     with pytest.raises(TrackingError, match=f"restore -x {identity}"):
         opener(uri)
+
+
+def test_in_a_project_whose_path_has_special_characters_the_store_and_its_files_are_where_they_belong(
+    opener, tmp_path, monkeypatch
+):
+    root = tmp_path / "a?b#c%41 d"
+    (root / "outputs").mkdir(parents=True)
+    store_in(root / "outputs")
+    monkeypatch.chdir(root)
+    page = root / "config.yaml"
+    page.write_text("a: 1")
+    uri = default_uri(root)
+    tracker = opener(uri)
+    tracker.log_metrics(1, {"loss": 1.0})
+    tracker.log_artifact(page)
+    assert tracker.finish("FINISHED")
+    assert _client(uri).get_run(tracker.run_id).data.metrics == {"loss": 1.0}
+    assert [info.path for info in _client(uri).list_artifacts(tracker.run_id)] == ["config.yaml"]
+    assert [path.parent.parent.parent for path in root.rglob("mlartifacts/*/artifacts/*")] == [
+        root / "outputs" / "mlartifacts"
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {root.name, "run"}
 
 
 def test_a_run_deleted_in_the_middle_ends_with_its_points_in_a_file(opener, uri, unsent, sync, capsys):

@@ -48,6 +48,7 @@ def test_what_mlflow_can_not_take_is_refused_in_one_line(given: str) -> None:
     "given",
     [
         "sqlite:///runs.db",
+        "sqlite+pysqlite:////a%3Fb/runs.db",
         "sqlite:////data/runs.db?timeout=3",
         "http://host:5000",
         "https://ann:secret@host/mlflow",
