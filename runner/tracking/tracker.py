@@ -20,7 +20,7 @@ from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import Artifact, Ending, Point, Record, Tag, clean_key
 from runner.tracking.run_file import RunFile, sync_command
-from runner.tracking.send import is_retryable, write
+from runner.tracking.send import POINTS_PER_CALL, is_retryable, write
 from runner.tracking.store import Store
 from runner.tracking.writer import AsyncWriter
 
@@ -85,15 +85,7 @@ class MlflowTracker(Tracker):
 
     def logged(self) -> dict[str, dict[int, float]]:
         """See `Tracker`."""
-        client = self._store.client
-        points = {}
-        try:
-            for key in client.get_run(self.run_id).data.metrics:
-                history = client.get_metric_history(self.run_id, key)
-                points[key] = {point.step: point.value for point in history}
-        except Exception as error:
-            raise TrackingError(f"could not read the points of run {self.run_id}: {reason(error)}") from error
-        return points
+        return _logged(self._store, self.run_id)
 
     def flush(self, timeout_s: float) -> bool:
         """See `Tracker`."""
@@ -179,8 +171,18 @@ class Attachment(Tracker):
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Stores a point of each metric, an infinite one as NaN."""
-        if values:
-            self._add(_points(step, values))
+        points = _points(step, values)
+        for start in range(0, len(points), POINTS_PER_CALL):
+            self._add(points[start : start + POINTS_PER_CALL])
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Sets tags of the run."""
+        for key, value in tags.items():
+            self._add([Tag(key, str(value))])
+
+    def logged(self) -> dict[str, dict[int, float]]:
+        """See `Tracker`."""
+        return _logged(self._store, self.run_id)
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Uploads a file into a folder of the artifacts."""
@@ -195,6 +197,14 @@ class Attachment(Tracker):
         """Returns lines with links to the run."""
         return ui_lines(self._store.uri, self._store.experiment_id, self.run_id)
 
+    def watch_machine(self) -> None:
+        """Not for a run that has ended."""
+        raise NotImplementedError
+
+    def finish(self, status: Status, *, in_haste: bool = False) -> bool:
+        """Not for a run that has ended."""
+        raise NotImplementedError
+
     def _add(self, records: Sequence[Record]) -> None:
         with self._adding():
             write(self._store.client, self.run_id, records)
@@ -206,6 +216,17 @@ class Attachment(Tracker):
         # MLflow, SQLAlchemy, requests and drivers share no base class.
         except Exception as error:
             raise TrackingError(f"could not add to run {self.run_id}: {reason(error)}") from error
+
+
+def _logged(store: Store, run_id: str) -> dict[str, dict[int, float]]:
+    points = {}
+    try:
+        for key in store.client.get_run(run_id).data.metrics:
+            history = store.client.get_metric_history(run_id, key)
+            points[key] = {point.step: point.value for point in history}
+    except Exception as error:
+        raise TrackingError(f"could not read the points of run {run_id}: {reason(error)}") from error
+    return points
 
 
 def _points(step: int, values: Mapping[str, float]) -> list[Record]:

@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.tracking import RunSpec, Tracker, open_tracker, run_file, send, store
+from runner.tracking import RunSpec, Tracker, attach, open_tracker, run_file, send, store
 from runner.tracking import writer as writing
 from runner.tracking.location import default_uri
 from tests.stores import store_in
@@ -48,6 +48,27 @@ def test_params_metrics_tags_and_artifacts_come_back(opener, uri, tmp_path):
     paths = [one.path for folder in (None, "folder") for one in _client(uri).list_artifacts(tracker.run_id, folder)]
     assert sorted(paths) == ["config.yaml", "folder", "folder/config.yaml"]
     assert (tmp_path / "mlartifacts" / tracker.run_id / "artifacts" / "config.yaml").read_text() == "a: 1\n"
+
+
+def test_what_is_added_to_a_run_that_has_ended_is_stored_at_once(opener, uri):
+    ended = opener(uri)
+    ended.log_metrics(1, {"loss": 1.0})
+    ended.finish("FAILED")
+    added = attach(TrackingConfig(uri=uri), ended.run_id)
+    # More than MLflow takes in one request.
+    many = {f"m{index}": float(index) for index in range(1100)}
+    added.log_metrics(2, many)
+    added.log_metrics(3, {})
+    added.set_tags({"note": "x"})
+    run = _client(uri).get_run(ended.run_id)
+    assert run.data.metrics == {"loss": 1.0} | many
+    assert run.data.tags["note"] == "x"
+    assert (run.info.status, added.run_id) == ("FAILED", ended.run_id)
+    _client(uri).log_metric(ended.run_id, "loss", 0.5, step=4)
+    assert attach(TrackingConfig(uri=uri), ended.run_id).logged()["loss"] == {1: 1.0, 4: 0.5}
+    for call in (added.watch_machine, lambda: added.finish("FINISHED")):
+        with pytest.raises(NotImplementedError):
+            call()
 
 
 @pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
