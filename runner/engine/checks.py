@@ -105,7 +105,8 @@ def _check_tensorflow(engine: str, cluster: ClusterConfig, layout: LayoutConfig,
         # nobody and run every graph that they are sent, which may read and write the user's files.
         problem = "trains in one process only"
         raise invalid("engine", engine, problem=problem, fix="set engine=jax, or cluster=single")
-    if REPLICA in names_of(batch_axis(layout, axes)):
+    # One that the mesh does not have is rejected with the layout.
+    if REPLICA in axes and REPLICA in names_of(batch_axis(layout, axes)):
         problem = f"engine={engine} shards the examples over one axis only"
         fix = "set engine=jax, or use the axis batch alone"
         raise invalid(f"mesh.axes.{REPLICA}", axes[REPLICA], problem=problem, fix=fix)

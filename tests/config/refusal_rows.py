@@ -55,6 +55,7 @@ ROWS: list[tuple[str, ...]] = [
     ("mesh=batch4_model2  mesh.axes.batch=3  mesh.axes.model=-1", "mesh.axes.model=-1", "must divide the 8"),
     ("mesh.axes={model:4}", "layout.inputs", "batch"),
     ("+mesh.axes.my-axis=2", "mesh.axes.my-axis=2", "letters, digits and _"),
+    ("+layout.inputs.image=[replica,null,null,null]", "no axis 'replica'", "mesh.axes.replica=2"),
     ("layout.rules=[{match:d1/kernel,spec:[null,tensor]}]", "no axis 'tensor'", "mesh.axes.tensor=2"),
     ("mesh=batch2_model4  layout.rules=[{match:d1/kernel,spec:[model,model]}]", "replace one model by null"),
     ("layout.rules=[{match:'d1/(',spec:[null]}]", "layout.rules[0].match=d1/(", "regular expression"),

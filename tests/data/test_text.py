@@ -34,7 +34,7 @@ def text_of(data: Dataset, split: str) -> str:
 def test_every_document_of_a_folder_is_read_and_the_last_tenth_of_them_is_tested_on(tmp_path, folder, kind):
     keys = {"end": {"end_token": END}, "tokenizer": {"tokenizer": saved(tmp_path / "made.json")}}.get(kind, {})
     data = load(config(tmp_path, folder, **keys))
-    # In the order of their paths: a.txt, below/b.jsonl, c.parquet.
+    # In the order of their paths: a.txt, below/b.jsonl, c.parquet, d.arrow.
     assert text_of(data, "train") == LINES[0] + "\r\n" + "".join(LINES[1:36])
     assert text_of(data, "test") == "".join(LINES[36:])
     assert (data.texts["train"].documents, data.texts["test"].documents) == (36, 4)

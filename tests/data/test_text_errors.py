@@ -105,6 +105,13 @@ def test_a_tokenizer_without_tokens_for_the_text_is_rejected(tmp_path, kind):
         load(config(tmp_path, text, tokenizer=str(path)))
 
 
+def test_an_empty_tokenizer_is_not_a_vocabulary_of_bytes(tmp_path, folder):
+    path = tmp_path / "tokenizer.json"
+    path.touch()
+    with pytest.raises(ConfigError, match=r"dataset.tokenizer=.*must be a tokenizer.json .*the file is empty"):
+        load(config(tmp_path, folder, tokenizer=str(path)))
+
+
 def test_a_tokenizer_of_numbers_that_no_int32_holds_is_rejected(tmp_path, folder):
     path = tmp_path / "tokenizer.json"
     Tokenizer(models.WordLevel({"a": 0, "b": 1})).save(str(path))

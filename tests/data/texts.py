@@ -18,12 +18,15 @@ LINES = [
 
 
 def written(tmp_path: Path) -> Path:
-    """Forty documents in four files of three kinds."""
+    """Forty documents in five files of four kinds."""
     made = tmp_path / "notes"
     (made / "below").mkdir(parents=True)
     (made / "a.txt").write_bytes((LINES[0] + "\r\n").encode())
     (made / "below" / "b.jsonl").write_text("".join(json.dumps({"text": one}) + "\n\n" for one in LINES[1:20]))
-    pa.parquet.write_table(pa.table({"n": range(20), "text": LINES[20:]}), made / "c.parquet")
+    pa.parquet.write_table(pa.table({"n": range(10), "text": LINES[20:30]}), made / "c.parquet")
+    table = pa.table({"text": LINES[30:]})
+    with pa.ipc.new_file(made / "d.arrow", table.schema) as file:
+        file.write_table(table)
     (made / "d.csv").write_text("not,text\n")
     (made / ".hidden.txt").write_text("hidden")
     return made

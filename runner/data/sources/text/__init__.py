@@ -164,7 +164,11 @@ def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary:
     _limit_threads()
     fix = "use another file, or set dataset.tokenizer=bytes"
     try:
-        vocabulary = Vocabulary(end_token, path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        # An empty text is what a vocabulary of bytes has.
+        if not text:
+            raise ValueError("the file is empty")
+        vocabulary = Vocabulary(end_token, text)
         size = vocabulary.size
     # The library tokenizers raises bare exceptions.
     except Exception as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import DataError, describe, listed
+from runner.errors import DataError, in_one_line, listed
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def pieces(files: Sequence[Path], column: str) -> Iterator[Piece]:
             ) from error
         # PyArrow's errors are ValueError or OSError; other errors of text name the place themselves.
         except (OSError, ValueError) as error:
-            raise DataError(f"{path} can't be read: {describe(error)}") from error
+            raise DataError(f"{path} can't be read: {in_one_line(str(error))}") from error
 
 
 def _split(parts: Iterable[str]) -> Iterator[Piece]:
