@@ -19,7 +19,6 @@ from runner.data.base import TARGETS, Array, Dataset
 from runner.engine import registry
 from runner.errors import did_you_mean, invalid
 from runner.host.outputs import required, spared
-from runner.host.signals import heard
 from runner.task import registry as tasks
 from runner.task.supervised import no_array
 from runner.train.record import with_config
@@ -36,33 +35,32 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """
     console = Console()
     folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
-    with heard():
-        registry.prepare(config, computes=False)
-        as_stored = replace(config.dataset, standardize=False, augment=[])
-        data = loading.load(as_stored, config.trainer.seed, task=config.task)
-        shown = _tables(config.task, data)
-        name = f"{data.name} {data.version}".rstrip()
-        head = {"dataset": name, "source": data.source, "sha256": data.digest}
-        console.print_lines(f"{name:9} {line}" for name, line in head.items())
-        for table in shown:
-            has_texts = table.columns[0] in ("split", "array")  # else every column but the first has numbers
-            numeric = range(1, 1 if has_texts else len(table.columns))
-            tables.show(table.columns, table.rows, table.title, numeric)
-        files = [folder / "data.json"]
-        with required(folder):
-            content = {**head, "tables": [asdict(table) for table in shown]}
-            files[0].write_text(json.dumps(content, indent=1) + "\n")
-        image = _image(data)
-        if image is not None:
-            # With a fixed seed, so that the two pictures, and those of two calls, are of the same examples.
-            rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[:_DRAWN])
-            title = f"{data.name}: {len(rows)} of {data.train.size:,} of train"
-            files += _picture(data, image, rows, folder / "examples.png", title)
-            if config.dataset.augment:
-                augmented = replace(config.dataset, standardize=False)
-                data = loading.load(augmented, config.trainer.seed, task=config.task)
-                title = f"{data.name}: the same examples, augmented"
-                files += _picture(data, image, rows, folder / "augmented.png", title)
+    registry.prepare(config, computes=False)
+    as_stored = replace(config.dataset, standardize=False, augment=[])
+    data = loading.load(as_stored, config.trainer.seed, task=config.task)
+    shown = _tables(config.task, data)
+    name = f"{data.name} {data.version}".rstrip()
+    head = {"dataset": name, "source": data.source, "sha256": data.digest}
+    console.print_lines(f"{name:9} {line}" for name, line in head.items())
+    for table in shown:
+        has_texts = table.columns[0] in ("split", "array")  # else every column but the first has numbers
+        numeric = range(1, 1 if has_texts else len(table.columns))
+        tables.show(table.columns, table.rows, table.title, numeric)
+    files = [folder / "data.json"]
+    with required(folder):
+        content = {**head, "tables": [asdict(table) for table in shown]}
+        files[0].write_text(json.dumps(content, indent=1) + "\n")
+    image = _image(data)
+    if image is not None:
+        # With a fixed seed, so that the two pictures, and those of two calls, are of the same examples.
+        rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[:_DRAWN])
+        title = f"{data.name}: {len(rows)} of {data.train.size:,} of train"
+        files += _picture(data, image, rows, folder / "examples.png", title)
+        if config.dataset.augment:
+            augmented = replace(config.dataset, standardize=False)
+            data = loading.load(augmented, config.trainer.seed, task=config.task)
+            title = f"{data.name}: the same examples, augmented"
+            files += _picture(data, image, rows, folder / "augmented.png", title)
     console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
 
 

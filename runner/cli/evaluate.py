@@ -16,7 +16,6 @@ from runner.engine import devices
 from runner.errors import ConfigError, invalid
 from runner.host import stages
 from runner.host.outputs import spared
-from runner.host.signals import heard
 from runner.layout import mesh
 from runner.task.base import DataSpec, Report
 from runner.tracking import attach
@@ -40,56 +39,55 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.device_lines(config, composed)
     folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
-    with heard():
-        store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
-        asked = config.evaluate.split
-        # A split expression takes the place of the test split.
-        expression = None if asked in SPLITS else asked
-        try:
-            data, task = prepared(config, saved, expression)
-        except ConfigError as error:
-            # The user typed another key.
-            if expression is not None:
-                raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
-            raise
-        # All checks come before the model is built, which takes the time.
-        source, split = _chosen(config.dataset, asked, data)
-        task.check_split(source, split)
-        engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
-        # Every process takes part, and process 0 reports.
-        with stages.stage(f"evaluating {split}"):
-            limit = config.trainer.limit_eval_batches
-            evaluation = evaluated(engine, config.dataset, config.task, task, source, limit)
-        if not team.is_first:
-            return
-        task_report = Report({}, {})
-        with spared("the task's tables and pictures"):
-            task_report = task.report(evaluation, source, split)
-        report = EvaluationReport(
-            run=saved.run.id,
-            step=saved.checkpoint.step,
-            dataset=data.name,
-            split=split,
-            mesh=mesh.describe(config.mesh.axes),
-            metrics=evaluation.metrics,
-            examples=evaluation.examples,
-            tables=task_report.tables,
-        )
-        console.print_lines(device_lines)
-        for table in report.printed():
-            console.print(table)
-        console.print(result_table(report.totals()))
+    store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
+    asked = config.evaluate.split
+    # A split expression takes the place of the test split.
+    expression = None if asked in SPLITS else asked
+    try:
+        data, task = prepared(config, saved, expression)
+    except ConfigError as error:
+        # The user typed another key.
+        if expression is not None:
+            raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
+        raise
+    # All checks come before the model is built, which takes the time.
+    source, split = _chosen(config.dataset, asked, data)
+    task.check_split(source, split)
+    engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
+    # Every process takes part, and process 0 reports.
+    with stages.stage(f"evaluating {split}"):
+        limit = config.trainer.limit_eval_batches
+        evaluation = evaluated(engine, config.dataset, config.task, task, source, limit)
+    if not team.is_first:
+        return
+    task_report = Report({}, {})
+    with spared("the task's tables and pictures"):
+        task_report = task.report(evaluation, source, split)
+    report = EvaluationReport(
+        run=saved.run.id,
+        step=saved.checkpoint.step,
+        dataset=data.name,
+        split=split,
+        mesh=mesh.describe(config.mesh.axes),
+        metrics=evaluation.metrics,
+        examples=evaluation.examples,
+        tables=task_report.tables,
+    )
+    console.print_lines(device_lines)
+    for table in report.printed():
+        console.print(table)
+    console.print(result_table(report.totals()))
 
-        files = [folder / CONFIG, report.write(folder)]
-        for name, write in task_report.files.items():
-            with spared(str(folder / name)):
-                write(folder / name)
-                files.append(folder / name)
-        place = place_of(config.dataset, saved, split)
-        step = saved.checkpoint.step
-        store.log_metrics(step, report.logged(place))
-        for path in files:
-            store.log_artifact(path, f"evaluate/{place}/step-{step:09d}")
+    files = [folder / CONFIG, report.write(folder)]
+    for name, write in task_report.files.items():
+        with spared(str(folder / name)):
+            write(folder / name)
+            files.append(folder / name)
+    place = place_of(config.dataset, saved, split)
+    step = saved.checkpoint.step
+    store.log_metrics(step, report.logged(place))
+    for path in files:
+        store.log_artifact(path, f"evaluate/{place}/step-{step:09d}")
     console.print_lines([f"files: {folder}", *store.describe()])
 
 

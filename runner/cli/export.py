@@ -27,7 +27,6 @@ from runner.errors import EngineError
 from runner.host import stages
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log
-from runner.host.signals import heard
 from runner.layout import mesh
 from runner.layout.paths import ema_path, is_variable
 from runner.task.base import DataSpec, Task
@@ -69,71 +68,70 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     target = target_folder(config.export, saved.run)
     folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
     native_log = folder / "runner.log"
-    with heard():
-        store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
-        data, task = prepared(config, saved)
-        # A language model's outputs are dropped elsewhere, as too large. Here only a few examples are compared.
-        task.keeps_outputs = True
-        served = Served(DataSpec(task.arrays, task), data.encoding)
-        examples = _examples(config.dataset, config.task, config.trainer.seed, data, task)
-        # Every process takes part in these; process 0 writes.
-        engine = restored(config, saved, served.spec, native_log)
-        outputs, batch = _outputs(engine, config.dataset, config.task, served, examples)
-        if not team.is_first:
-            return
-        console.print_lines(device_lines)
-        # The export appears in its folder when the block ends, so only after it was compared and found equal.
-        with making(target) as unfinished:
-            with stages.stage("writing the export"), quiet_native_log(native_log):
-                # No step is taken, so the length of the training does not matter.
-                unbuilt = make_engine(config, served.spec, 1)
-                plain = unbuilt.plain_model(_weights_in_use(saved.checkpoint))
-                has_tensorflow = importlib.util.find_spec("tensorflow") is not None
-                # A user's layers may need AutoGraph to rewrite them.
-                convert = not config.model.target.startswith("runner.")
-                no_keras = write_model(plain, served, unfinished, convert=convert, tensorflow=has_tensorflow)
-            keras = None
-            with stages.stage("loading it again"):
-                if no_keras is None:
-                    with quiet_native_log(native_log):
-                        keras, no_keras = loaded_keras(plain, unfinished)
-                saved_model = unfinished / SAVED_MODEL if has_tensorflow else None
-                compared = check(saved_model, keras, served, examples, outputs, native_log, batch)
-            count = len(next(iter(examples.values())))
-            console.print(result_table(_result_rows(config.mesh, saved, data, count, compared)))
-            raise_if_different(compared)
-            left_out = []
-            if no_keras is not None:
-                left_out.append(f"{KERAS_FILE}: {no_keras}")
-            if not has_tensorflow:
-                left_out.append("SavedModel: tensorflow is not installed")
-            record = {
-                "run": saved.run.id,
-                "step": saved.checkpoint.step,
-                "names": served.names(),
-                "left_out": left_out,
-                "examples": count,
-                "compared": compared,
-                "versions": versions(),
-            }
-            (unfinished / RECORD).write_text(json.dumps(record, indent=1, default=asdict) + "\n")
-            shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
-            vocabulary = data.vocabulary
-            if vocabulary is not None and vocabulary.tokenizer:
-                (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
-        for name in (SAVED_MODEL, KERAS_FILE, TOKENIZER):
-            if (target / name).exists():
-                console.print_lines([str(target / name)])
-        console.print_lines([f"left out {line}" for line in left_out])
-        _record(store, saved.checkpoint.step, target, compared)
-        uri = store.log_model(
-            lambda where, run_id: log.log_model(
-                where, run_id, plain, served, examples, name="export", step=saved.checkpoint.step, convert=convert
-            )
+    store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
+    data, task = prepared(config, saved)
+    # A language model's outputs are dropped elsewhere, as too large. Here only a few examples are compared.
+    task.keeps_outputs = True
+    served = Served(DataSpec(task.arrays, task), data.encoding)
+    examples = _examples(config.dataset, config.task, config.trainer.seed, data, task)
+    # Every process takes part in these; process 0 writes.
+    engine = restored(config, saved, served.spec, native_log)
+    outputs, batch = _outputs(engine, config.dataset, config.task, served, examples)
+    if not team.is_first:
+        return
+    console.print_lines(device_lines)
+    # The export appears in its folder when the block ends, so only after it was compared and found equal.
+    with making(target) as unfinished:
+        with stages.stage("writing the export"), quiet_native_log(native_log):
+            # No step is taken, so the length of the training does not matter.
+            unbuilt = make_engine(config, served.spec, 1)
+            plain = unbuilt.plain_model(_weights_in_use(saved.checkpoint))
+            has_tensorflow = importlib.util.find_spec("tensorflow") is not None
+            # A user's layers may need AutoGraph to rewrite them.
+            convert = not config.model.target.startswith("runner.")
+            no_keras = write_model(plain, served, unfinished, convert=convert, tensorflow=has_tensorflow)
+        keras = None
+        with stages.stage("loading it again"):
+            if no_keras is None:
+                with quiet_native_log(native_log):
+                    keras, no_keras = loaded_keras(plain, unfinished)
+            saved_model = unfinished / SAVED_MODEL if has_tensorflow else None
+            compared = check(saved_model, keras, served, examples, outputs, native_log, batch)
+        count = len(next(iter(examples.values())))
+        console.print(result_table(_result_rows(config.mesh, saved, data, count, compared)))
+        raise_if_different(compared)
+        left_out = []
+        if no_keras is not None:
+            left_out.append(f"{KERAS_FILE}: {no_keras}")
+        if not has_tensorflow:
+            left_out.append("SavedModel: tensorflow is not installed")
+        record = {
+            "run": saved.run.id,
+            "step": saved.checkpoint.step,
+            "names": served.names(),
+            "left_out": left_out,
+            "examples": count,
+            "compared": compared,
+            "versions": versions(),
+        }
+        (unfinished / RECORD).write_text(json.dumps(record, indent=1, default=asdict) + "\n")
+        shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
+        vocabulary = data.vocabulary
+        if vocabulary is not None and vocabulary.tokenizer:
+            (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
+    for name in (SAVED_MODEL, KERAS_FILE, TOKENIZER):
+        if (target / name).exists():
+            console.print_lines([str(target / name)])
+    console.print_lines([f"left out {line}" for line in left_out])
+    _record(store, saved.checkpoint.step, target, compared)
+    uri = store.log_model(
+        lambda where, run_id: log.log_model(
+            where, run_id, plain, served, examples, name="export", step=saved.checkpoint.step, convert=convert
         )
-        if uri is not None:
-            console.print_lines([f"MLflow model: {uri}"])
-        console.print_lines(store.describe())
+    )
+    if uri is not None:
+        console.print_lines([f"MLflow model: {uri}"])
+    console.print_lines(store.describe())
 
 
 def _examples(dataset: DatasetConfig, config: TaskConfig, seed: int, data: Dataset, task: Task) -> dict[str, Array]:

@@ -14,7 +14,6 @@ from runner.engine import devices
 from runner.errors import invalid
 from runner.host import stages
 from runner.host.outputs import required
-from runner.host.signals import heard
 from runner.task import registry as tasks
 from runner.task.base import DataSpec
 from runner.task.language_model import LanguageModel
@@ -50,16 +49,15 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     seed = options.seed
     if seed is None:
         seed = config.trainer.seed
-    with heard():
-        _, task = prepared(config, saved)
-        assert isinstance(task, LanguageModel), "only its entry has `samples_text`"
-        # All checks come before the model is built, which takes the time.
-        encoded = task.encode_prompts([options.prompt], _PROMPT, options.tokens)
-        engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
-        # Every process takes part in this, and process 0 reports.
-        with stages.stage("generating"):
-            ask, multiple = samples.asking(engine)
-            (text,) = task.generate(ask, encoded, options.tokens, [options.temperature], seed, multiple=multiple)
+    _, task = prepared(config, saved)
+    assert isinstance(task, LanguageModel), "only its entry has `samples_text`"
+    # All checks come before the model is built, which takes the time.
+    encoded = task.encode_prompts([options.prompt], _PROMPT, options.tokens)
+    engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
+    # Every process takes part in this, and process 0 reports.
+    with stages.stage("generating"):
+        ask, multiple = samples.asking(engine)
+        (text,) = task.generate(ask, encoded, options.tokens, [options.temperature], seed, multiple=multiple)
     if not team.is_first:
         return
     console.print_lines(device_lines)

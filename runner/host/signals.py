@@ -100,20 +100,6 @@ def current() -> StopRequest:
 
 
 @contextmanager
-def heard() -> Iterator[StopRequest]:
-    """Yields the `StopRequest` of this process: the command's or, if no command runs, a new one for the block."""
-    if process:
-        yield process[-1]
-        return
-    with StopRequest() as stop:
-        process.append(stop)
-        try:
-            yield stop
-        finally:
-            process.clear()
-
-
-@contextmanager
 def collected() -> Iterator[list[int]]:
     """Yields the list of the signals that come during the block, for a program that passes them on to its children."""
     signals: list[int] = []

@@ -29,10 +29,9 @@ from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.errors import EngineError, UnsavedError
-from runner.host import stages
+from runner.host import signals, stages
 from runner.host.outputs import quiet_native_log, required
 from runner.host.outputs import warn as warn_of_disk
-from runner.host.signals import heard
 from runner.layout import mesh
 from runner.model import gpt_options
 from runner.plan import limits, rows, tokens
@@ -113,190 +112,188 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
         if previous is not None:
             say(previous.describe_other_checkpoints())
 
-        with heard() as stop:
-            # ------------------------------------------------------------------ data, task and length
-            registry.prepare(config)
-            data, task = _data_and_task(config.dataset, config.task, config.trainer.seed, previous)
-            trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
-            optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
-            config = replace(config, trainer=trainer, optimizer=optimizer)
-            length = lengths.run_length(config, data.train.size, task.tokens)
-            # A named run that died before its first checkpoint is continued in the tracking store.
-            run_id = None
-            if previous is not None:
-                resume.check_unfinished(previous, length, task)
-                run_id = previous.resumed_run_id
-                say(previous.describe_position(length))
-            elif config.name is not None:
-                begun = runs.begun(folder_of(trainer.checkpoint.folder) / config.name)
-                run_id = None if begun is None else begun.tracking_id
-            spec = DataSpec(task.arrays, task)
+        stop = signals.current()
+        # ------------------------------------------------------------------ data, task and length
+        registry.prepare(config)
+        data, task = _data_and_task(config.dataset, config.task, config.trainer.seed, previous)
+        trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
+        optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
+        config = replace(config, trainer=trainer, optimizer=optimizer)
+        length = lengths.run_length(config, data.train.size, task.tokens)
+        # A named run that died before its first checkpoint is continued in the tracking store.
+        run_id = None
+        if previous is not None:
+            resume.check_unfinished(previous, length, task)
+            run_id = previous.resumed_run_id
+            say(previous.describe_position(length))
+        elif config.name is not None:
+            begun = runs.begun(folder_of(trainer.checkpoint.folder) / config.name)
+            run_id = None if begun is None else begun.tracking_id
+        spec = DataSpec(task.arrays, task)
 
-            def verified() -> Verdict | None:
-                return verify(asdict(config), config.verify, folder) if trainer.verify_first else None
+        def verified() -> Verdict | None:
+            return verify(asdict(config), config.verify, folder) if trainer.verify_first else None
 
-            def built() -> tuple[Engine, Plan | None, feed.Splits]:
-                """Builds the engine, and prints the warnings that need it; records nothing."""
-                engine, plan = _engine(config, data, spec, previous, folder, say)
-                splits = feed.splits(config.dataset, trainer, data, task, readers, engine)
-                found = [] if plan is None else list(plan.warnings)
-                found += _tried_warnings(config.dataset, trainer, config.task, engine, splits)
-                if not task.own_step:
-                    found += warnings.of_rates(optimizer, length.total)
-                for warning in found:
-                    warn(warning)
-                for line in lines.data_lines(trainer, config.dataset, splits, data, length):
-                    say(line)
-                return engine, plan, splits
+        def built() -> tuple[Engine, Plan | None, feed.Splits]:
+            """Builds the engine, and prints the warnings that need it; records nothing."""
+            engine, plan = _engine(config, data, spec, previous, folder, say)
+            splits = feed.splits(config.dataset, trainer, data, task, readers, engine)
+            found = [] if plan is None else list(plan.warnings)
+            found += _tried_warnings(config.dataset, trainer, config.task, engine, splits)
+            if not task.own_step:
+                found += warnings.of_rates(optimizer, length.total)
+            for warning in found:
+                warn(warning)
+            for line in lines.data_lines(trainer, config.dataset, splits, data, length):
+                say(line)
+            return engine, plan, splits
 
-            with workers.Workers(config.dataset) as readers, ExitStack() as until_recorded:
-                # ------------------------------------------------------------------ the record
-                ready = verdict = None
-                if previous is not None or run_id is not None:
-                    # A rejected resume leaves the record as it was, and a verification or an engine may reject it. A
-                    # new run that fails here is to have a record.
-                    with limits.explained(config.mesh):
-                        verdict = verified()
-                        if verdict is not None and verdict.failure:
-                            verdict.record(folder, Tracker(), console)  # shown, and raised
-                        ready = built()
-                with required(folder):
-                    (folder / "config.yaml").write_text(yaml_text)
-                opening = partial(open_run, config, content, invocation.command("runner"), resume_run_id=run_id)
-                tracker = until_recorded.enter_context(recorded(_tracker(opening), console))
-                until_recorded.enter_context(limits.explained(config.mesh))
+        with workers.Workers(config.dataset) as readers, ExitStack() as until_recorded:
+            # ------------------------------------------------------------------ the record
+            ready = verdict = None
+            if previous is not None or run_id is not None:
+                # A rejected resume leaves the record as it was, and a verification or an engine may reject it. A
+                # new run that fails here is to have a record.
+                with limits.explained(config.mesh):
+                    verdict = verified()
+                    if verdict is not None and verdict.failure:
+                        verdict.record(folder, Tracker(), console)  # shown, and raised
+                    ready = built()
+            with required(folder):
+                (folder / "config.yaml").write_text(yaml_text)
+            opening = partial(open_run, config, content, invocation.command("runner"), resume_run_id=run_id)
+            tracker = until_recorded.enter_context(recorded(_tracker(opening), console))
+            until_recorded.enter_context(limits.explained(config.mesh))
 
-                if previous is not None and not previous.branches:
-                    to_continue = previous.run
+            if previous is not None and not previous.branches:
+                to_continue = previous.run
 
-                def print_how_to_continue(kind: type[BaseException] | None, *_: object) -> None:
-                    """Prints the command that continues the run, as its last line, if an exception ends it."""
-                    # A sweep prints one command for all its jobs.
-                    if kind is not None and to_continue and team.is_first and membership() is None:
-                        say(lines.continuing_line(to_continue.folder, config.cluster, config.name))
+            def print_how_to_continue(kind: type[BaseException] | None, *_: object) -> None:
+                """Prints the command that continues the run, as its last line, if an exception ends it."""
+                # A sweep prints one command for all its jobs.
+                if kind is not None and to_continue and team.is_first and membership() is None:
+                    say(lines.continuing_line(to_continue.folder, config.cluster, config.name))
 
-                until_exit.push(print_how_to_continue)
-                journal = None
-                begin = partial(
-                    attempts.begin,
-                    trainer.checkpoint, config.name, mesh.describe(config.mesh.axes),
-                    tracker, folder, previous, until_exit,
-                )  # fmt: skip
-                if config.name is not None:
-                    # At once: another machine, to which the lock may not reach, is to see that this one has the run.
+            until_exit.push(print_how_to_continue)
+            journal = None
+            begin = partial(
+                attempts.begin,
+                trainer.checkpoint, config.name, mesh.describe(config.mesh.axes),
+                tracker, folder, previous, until_exit,
+            )  # fmt: skip
+            if config.name is not None:
+                # At once: another machine, to which the lock may not reach, is to see that this one has the run.
+                saved_run, journal = begin()
+                to_continue = saved_run
+            # Without a checkpoint a run trains all its steps again, those that an earlier attempt has logged too.
+            points = NewPoints(
+                tracker,
+                continues=checkpoint is not None or config.name is not None,
+                repeats_steps=previous is None or previous.repeats_steps,
+            )
+            _log_inputs(tracker, data, folder)
+            tracker.watch_machine()
+
+            # ------------------------------------------------------------------ verification, engine and plan
+            verdict = verdict or verified()
+            if verdict is not None:
+                verdict.record(folder, tracker, console)
+            engine, plan, splits = ready or built()
+            measures: Mapping[str, float] = {}
+            if plan is not None:
+                with quiet_native_log(folder / "runner.log"):
+                    for path in write_files(plan, folder):
+                        tracker.log_artifact(path)
+                tracker.set_tags({"runner.plan": rows.in_a_line(plan)})
+                measures = plan.metrics()
+            points.log(start, measures)
+
+            # ------------------------------------------------------------------ checkpoints
+            saver = Saver()
+            if trainer.checkpoint.enabled:
+                if saved_run is None:
                     saved_run, journal = begin()
                     to_continue = saved_run
-                # Without a checkpoint a run trains all its steps again, those that an earlier attempt has logged too.
-                points = NewPoints(
-                    tracker,
-                    continues=checkpoint is not None or config.name is not None,
-                    repeats_steps=previous is None or previous.repeats_steps,
-                )
-                _log_inputs(tracker, data, folder)
-                tracker.watch_machine()
+                tags = {_CHECKPOINTS: str(saved_run.folder)}
+                if previous is not None and previous.branches:
+                    tags[_ORIGIN] = f"{previous.run.id}@{start}"
+                tracker.set_tags(tags)
+                about = {
+                    "run": saved_run.id,
+                    # `runs` takes it if the file of the record is lost.
+                    runs.IN_CHECKPOINTS: dict(saved_run.record),
+                    "config": content,
+                    "seed": trainer.seed,
+                    "versions": versions(),
+                    manifest.DIGEST: data.digest,
+                    manifest.ENCODING: data.encoding.to_json(),
+                    manifest.CONSTANTS: dict(task.constants),
+                }
+                goal = stopping.objective(trainer.checkpoint.best, task.directions)
+                # All processes fail alike, and process 0 says it for all.
+                said: Callable[[str], None] = warn_of_disk if team.is_first else (lambda _: None)
+                saver = Saver(trainer.checkpoint, saved_run.folder, take_state(engine, about), said, start, goal, team)
 
-                # ------------------------------------------------------------------ verification, engine and plan
-                verdict = verdict or verified()
-                if verdict is not None:
-                    verdict.record(folder, tracker, console)
-                engine, plan, splits = ready or built()
-                measures: Mapping[str, float] = {}
-                if plan is not None:
-                    with quiet_native_log(folder / "runner.log"):
-                        for path in write_files(plan, folder):
-                            tracker.log_artifact(path)
-                    tracker.set_tags({"runner.plan": rows.in_a_line(plan)})
-                    measures = plan.metrics()
-                points.log(start, measures)
+            # ------------------------------------------------------------------ training
+            def notify(line: str, tags: Mapping[str, str]) -> None:
+                say(line)
+                tracker.set_tags(tags)
 
-                # ------------------------------------------------------------------ checkpoints
-                saver = Saver()
-                if trainer.checkpoint.enabled:
-                    if saved_run is None:
-                        saved_run, journal = begin()
-                        to_continue = saved_run
-                    tags = {_CHECKPOINTS: str(saved_run.folder)}
-                    if previous is not None and previous.branches:
-                        tags[_ORIGIN] = f"{previous.run.id}@{start}"
-                    tracker.set_tags(tags)
-                    about = {
-                        "run": saved_run.id,
-                        # `runs` takes it if the file of the record is lost.
-                        runs.IN_CHECKPOINTS: dict(saved_run.record),
-                        "config": content,
-                        "seed": trainer.seed,
-                        "versions": versions(),
-                        manifest.DIGEST: data.digest,
-                        manifest.ENCODING: data.encoding.to_json(),
-                        manifest.CONSTANTS: dict(task.constants),
-                    }
-                    goal = stopping.objective(trainer.checkpoint.best, task.directions)
-                    # All processes fail alike, and process 0 says it for all.
-                    said: Callable[[str], None] = warn_of_disk if team.is_first else (lambda _: None)
-                    saver = Saver(
-                        trainer.checkpoint, saved_run.folder, take_state(engine, about), said, start, goal, team
-                    )
+            end_together = partial(team.raise_if_requested, stop)
+            profiler = profile.Profiler(trainer.profile, engine.trace, folder)
+            asked = asking(engine, end_together)
+            samples = Samples(asked, trainer.seed, task, folder, tracker.log_artifact)
+            hooks = loop.LoopHooks(
+                log=points.log,
+                notify=notify,
+                display=Display(trainer.progress if team.is_first else "none", console, splits.selecting_name),
+                stop=end_together,
+                saver=saver,
+                profiler=profiler,
+                evaluated=samples.take,
+                stepped=(lambda _: None) if journal is None else journal.update,
+            )
+            with stop.deferring():  # the loop asks for a signal between device calls
+                result = loop.train(config, engine, splits, hooks, checkpoint)
 
-                # ------------------------------------------------------------------ training
-                def notify(line: str, tags: Mapping[str, str]) -> None:
-                    say(line)
-                    tracker.set_tags(tags)
-
-                end_together = partial(team.raise_if_requested, stop)
-                profiler = profile.Profiler(trainer.profile, engine.trace, folder)
-                asked = asking(engine, end_together)
-                samples = Samples(asked, trainer.seed, task, folder, tracker.log_artifact)
-                hooks = loop.LoopHooks(
-                    log=points.log,
-                    notify=notify,
-                    display=Display(trainer.progress if team.is_first else "none", console, splits.selecting_name),
-                    stop=end_together,
-                    saver=saver,
-                    profiler=profiler,
-                    evaluated=samples.take,
-                    stepped=(lambda _: None) if journal is None else journal.update,
-                )
-                with stop.deferring():  # the loop asks for a signal between device calls
-                    result = loop.train(config, engine, splits, hooks, checkpoint)
-
-                # ------------------------------------------------------------------ report
-                stop.raise_if_requested()
-                if result.steps < length.total:
-                    say(result.ended)
-                tracker.set_tags({ENDED: result.ended})
-                speed = {"throughput/input_wait": result.meter.input_wait}
-                peak = tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision)
-                mfu = None
-                if result.meter.rate:
-                    plan_config = replace(config.plan, gflops=peak)
-                    flops = model_flops(config.model, config.dataset.batch_size, engine, task)
-                    if flops:
-                        measures = {**measures, "plan/flops_per_device": flops / mesh.size(config.mesh.axes)}
-                    mfu = utilization(plan_config, measures, result.meter.rate)
-                if mfu is not None:
-                    speed["throughput/model_flop_utilization"] = mfu
-                points.log(result.steps, speed)
-                if journal is not None and len(journal.attempts()) > 1:
-                    tracker.set_tags({attempts.TAG: attempts.causes(journal.attempts())})
-                outcome = Outcome(config, engine, splits, result, length, mfu, data.encoding)
-                if result.unsaved is not None:
-                    tracker.set_tags({loop.UNSAVED: result.unsaved})
-                with stages.stage("writing the results"):
-                    record_result(outcome, tracker, folder)
-                for path in sorted(profiler.folder.rglob("*")):
-                    if path.is_file():
-                        tracker.log_artifact(path, path.parent.relative_to(folder).as_posix())
-                        say(f"trace: {path}")
-                if trainer.profile.start is not None and not profiler.folder.exists():
-                    # An earlier attempt of the run may have traced it.
-                    warn(f"trainer.profile.start={trainer.profile.start}: no step of this attempt, so it has no trace")
-                show_result(outcome, console)
-                for line in samples.lines(result.taken):
-                    say(line)
-                # Only now, when as much of the results as possible is recorded.
-                if result.unsaved is not None:
-                    team.finish()  # process 0 has more to record than the others
-                    raise UnsavedError(result.unsaved)
+            # ------------------------------------------------------------------ report
+            stop.raise_if_requested()
+            if result.steps < length.total:
+                say(result.ended)
+            tracker.set_tags({ENDED: result.ended})
+            speed = {"throughput/input_wait": result.meter.input_wait}
+            peak = tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision)
+            mfu = None
+            if result.meter.rate:
+                plan_config = replace(config.plan, gflops=peak)
+                flops = model_flops(config.model, config.dataset.batch_size, engine, task)
+                if flops:
+                    measures = {**measures, "plan/flops_per_device": flops / mesh.size(config.mesh.axes)}
+                mfu = utilization(plan_config, measures, result.meter.rate)
+            if mfu is not None:
+                speed["throughput/model_flop_utilization"] = mfu
+            points.log(result.steps, speed)
+            if journal is not None and len(journal.attempts()) > 1:
+                tracker.set_tags({attempts.TAG: attempts.causes(journal.attempts())})
+            outcome = Outcome(config, engine, splits, result, length, mfu, data.encoding)
+            if result.unsaved is not None:
+                tracker.set_tags({loop.UNSAVED: result.unsaved})
+            with stages.stage("writing the results"):
+                record_result(outcome, tracker, folder)
+            for path in sorted(profiler.folder.rglob("*")):
+                if path.is_file():
+                    tracker.log_artifact(path, path.parent.relative_to(folder).as_posix())
+                    say(f"trace: {path}")
+            if trainer.profile.start is not None and not profiler.folder.exists():
+                # An earlier attempt of the run may have traced it.
+                warn(f"trainer.profile.start={trainer.profile.start}: no step of this attempt, so it has no trace")
+            show_result(outcome, console)
+            for line in samples.lines(result.taken):
+                say(line)
+            # Only now, when as much of the results as possible is recorded.
+            if result.unsaved is not None:
+                team.finish()  # process 0 has more to record than the others
+                raise UnsavedError(result.unsaved)
 
 
 def _data_and_task(

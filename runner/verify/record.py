@@ -32,7 +32,6 @@ from runner.errors import ConfigError, EngineError
 from runner.host import stages
 from runner.host.libraries import installed
 from runner.host.outputs import spared
-from runner.host.signals import heard
 from runner.plan.checks import warnings as config_warnings
 from runner.plan.table import plan_console
 from runner.tracking import Tracker
@@ -73,13 +72,12 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         console.print(line, soft_wrap=True, markup=False)
     for warning in config_warnings.of_config(config.mesh, config.cluster):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
-    with heard():
-        command = invocation.command("runner.verify")
-        # Process 0 alone records; a plain `Tracker` drops what it gets.
-        opened = open_run(config, content, command, "verify-") if current().is_first else Tracker()
-        with recorded(opened, console) as tracker:
-            tracker.log_artifact(folder / CONFIG)
-            computed(asdict(config), config.verify, folder).record(folder, tracker, console)
+    command = invocation.command("runner.verify")
+    # Process 0 alone records; a plain `Tracker` drops what it gets.
+    opened = open_run(config, content, command, "verify-") if current().is_first else Tracker()
+    with recorded(opened, console) as tracker:
+        tracker.log_artifact(folder / CONFIG)
+        computed(asdict(config), config.verify, folder).record(folder, tracker, console)
 
 
 def computed(content: Mapping[str, object], options: VerifyConfig, folder: Path) -> Verdict:

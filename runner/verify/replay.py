@@ -35,10 +35,10 @@ from runner.data.base import Array, Dataset
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, invalid, shown
-from runner.host import stages
+from runner.host import signals, stages
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log
-from runner.host.signals import StopRequest, heard
+from runner.host.signals import StopRequest
 from runner.plan.checks.trainer import with_metrics, with_plateau_metric
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
@@ -113,13 +113,13 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     folder = with_config(content)
     changed = config_differences(recorded.about["config"], content) | version_differences(recorded.about)
     printed = devices.device_lines(config, composed)
-    with heard() as stop:
-        registry.prepare(config)
-        data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
-        current().agree("the data's SHA-256", data.digest)
-        check_data(saved.checkpoint, data.digest)
-        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
-        taker = recompute(config, data, task, recorded, folder, stop)
+    stop = signals.current()
+    registry.prepare(config)
+    data = loading.load(config.dataset, config.trainer.seed, saved.encoding, config.task)
+    current().agree("the data's SHA-256", data.digest)
+    check_data(saved.checkpoint, data.digest)
+    task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+    taker = recompute(config, data, task, recorded, folder, stop)
     # All processes compute the step on their part of the mesh. Process 0 compares and reports.
     if not current().is_first:
         return

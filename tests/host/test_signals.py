@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import Interrupted
-from runner.host.signals import SIGNALS, StopRequest, heard, interruption
+from runner.host.signals import SIGNALS, StopRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 START = "from runner.cli import entry\nimport os, sys, time\nfrom pathlib import Path\n"
@@ -87,18 +86,3 @@ def test_under_nohup_a_closed_terminal_is_nothing() -> None:
     process = started(text)
     process.send_signal(signal.SIGHUP)
     assert ended(process, signal.SIGTERM)[0] == 128 + signal.SIGTERM
-
-
-def test_a_block_outside_a_command_hears_signals_of_its_own() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-
-    def work() -> None:
-        with heard() as stop:
-            with stop.deferring():
-                signal.raise_signal(signal.SIGTERM)
-            assert interruption(ValueError("what it became")) == signal.SIGTERM
-            stop.raise_if_requested()
-
-    with pytest.raises(Interrupted):
-        work()
-    assert signal.getsignal(signal.SIGTERM) == before

@@ -12,7 +12,7 @@ import time
 
 from runner.cluster.team import current
 from runner.errors import ConfigError, Interrupted
-from runner.host.signals import heard
+from runner.host import signals
 
 LONG_S = 60.0
 
@@ -49,7 +49,8 @@ def stick() -> None:
     """Waits where nothing wakes it, as in a collective."""
     current().on_end(lambda why, signum: say(recorded=why, signum=signum))
     say()
-    with heard() as stop, stop.deferring():
+    stop = signals.current()
+    with stop.deferring():
         threading.Event().wait(LONG_S)
 
 
@@ -71,7 +72,8 @@ def refuse_last() -> None:
 def step() -> None:
     """Counts steps, between which a signal is asked for."""
     say()
-    with heard() as stop, stop.deferring():
+    stop = signals.current()
+    with stop.deferring():
         done = 0
         try:
             while True:
