@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +90,8 @@ def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
                 fix = "remove it, and set train and validation in the entries of dataset.parts"
             raise invalid(f"dataset.{key}", value, problem=problem, fix=fix)
     for part in parts_of(config):
-        in_part(part.key, partial(check, part.config, recorded=recorded))
+        with in_part(part.key):
+            check(part.config, recorded=recorded)
 
 
 def _check_splits(config: DatasetConfig) -> None:

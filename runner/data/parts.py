@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 from runner.config import options
 from runner.config.build import build, fields_of, unknown_key
@@ -12,8 +12,6 @@ from runner.config.fields import as_text
 from runner.config.schema_data import DatasetConfig
 from runner.config.values import check as check_values
 from runner.errors import ConfigError, invalid
-
-Value = TypeVar("Value")
 
 _KEY = "dataset.parts"
 _WEIGHT = "weight"
@@ -65,16 +63,18 @@ def _part(key: str, content: Mapping[str, object], mixture: DatasetConfig) -> Pa
             raise unknown_key(f"{key}.{name}", [_WEIGHT, *_KEYS, _TARGET])
     # A split `test` that does not exist is an error only where the config names it.
     own.setdefault("test", None)
-    config = in_part(key, lambda: build(DatasetConfig, options.arranged("dataset", own), "dataset"))
+    with in_part(key):
+        config = build(DatasetConfig, options.arranged("dataset", own), "dataset")
     check_values(config, key)
     name = config.path or config.target or config.name
     return Part(key, name, float(weight), config)  # type: ignore[arg-type]
 
 
-def in_part(key: str, run: Callable[[], Value]) -> Value:
-    """Calls a function whose errors name the keys of a part instead of those of `dataset`."""
+@contextmanager
+def in_part(key: str) -> Iterator[None]:
+    """Lets config errors name the keys of a part instead of those of `dataset`."""
     try:
-        return run()
+        yield
     except ConfigError as error:
         raise ConfigError(str(error).replace("dataset.", f"{key}.")) from error
 

@@ -38,7 +38,7 @@ class Mixture(Selection):
     of its part.
     """
 
-    weights: Sequence[float] = ()
+    weights: Sequence[float]
 
     def epoch_order(self, draw: Draw) -> Rows:
         """Returns int64 (size,), the row of each position."""
@@ -46,8 +46,12 @@ class Mixture(Selection):
         rows = []
         places = []
         start = 0
+        # A part's examples of all epochs before one are those between its two ends then.
+        ends_before = self._rounded_ends(draw.epoch)
+        ends_after = self._rounded_ends(draw.epoch + 1)
         for part, (source, source_rows) in enumerate(self.pieces):
-            first, stop = (self._examples_before(part, draw.epoch + later) for later in (0, 1))
+            first = ends_before[part + 1] - ends_before[part]
+            stop = ends_after[part + 1] - ends_after[part]
             rows.append(start + self._rows_of_part(part, draw, first, stop))
             offset = rng.random() if draw.shuffle else 0.5
             # Evenly spaced over the epoch, from a random start.
@@ -57,21 +61,17 @@ class Mixture(Selection):
         # Stable, so that equal places have one order on every machine.
         return np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
 
-    def _examples_before(self, part: int, epoch: int) -> int:
-        """Returns how many examples of a part all epochs before one have.
+    def _rounded_ends(self, epoch: int) -> list[int]:
+        """Returns 0 and, for each part, how many examples it and the parts before it have in all epochs before one.
 
-        It is the difference of two rounded numbers, one for the parts up to this one and one for those before, so that
-        the parts add up exactly to the positions.
+        The ends are rounded, not the parts, so that these add up exactly to the positions.
         """
         positions = epoch * self.size
         total = math.fsum(self.weights)
-
-        def rounded(parts: int) -> int:
-            if parts == len(self.weights):
-                return positions
-            return math.floor(math.fsum(self.weights[:parts]) / total * positions + 0.5)
-
-        return rounded(part + 1) - rounded(part)
+        ends = []
+        for parts in range(len(self.weights)):
+            ends.append(math.floor(math.fsum(self.weights[:parts]) / total * positions + 0.5))
+        return [*ends, positions]
 
     def _rows_of_part(self, part: int, draw: Draw, first: int, stop: int) -> Rows:
         """Returns the rows of a part's examples `first` to `stop`, counted over all epochs."""
@@ -103,11 +103,11 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     datasets: list[Dataset] = []
     part_encoding = encoding
     for part in parts:
-        dataset = in_part(part.key, lambda part=part, used=part_encoding: _load_part(part, used))  # type: ignore[misc]
-        datasets.append(dataset)
+        with in_part(part.key):
+            datasets.append(_load_part(part, part_encoding))
         if encoding is None:
             # All texts need the tokenizer of the first part. Categories are compared below.
-            part_encoding = Encoding(vocabulary=dataset.encoding.vocabulary)
+            part_encoding = Encoding(vocabulary=datasets[0].encoding.vocabulary)
     specs = datasets[0].specs
     first_name = f"{parts[0].key} ({parts[0].name})"
     for part, dataset in zip(parts, datasets, strict=True):
