@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +77,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # Every process takes part in these; process 0 writes.
     engine = restored(config, saved, served.spec, native_log)
     outputs, batch = _outputs(engine, config.dataset, config.task, served, examples)
+    # The plain model needs its memory.
+    del engine
     if not team.is_first:
         return
     console.print_lines(device_lines)
@@ -85,7 +87,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         with stages.stage("writing the export"), quiet_native_log(native_log):
             # No step is taken, so the length of the training does not matter.
             unbuilt = make_engine(config, served.spec, 1)
-            plain = unbuilt.plain_model(_weights_in_use(saved.checkpoint))
+            plain = unbuilt.plain_model(WeightsInUse(saved.checkpoint))
             has_tensorflow = importlib.util.find_spec("tensorflow") is not None
             # A user's layers may need AutoGraph to rewrite them.
             convert = not config.model.target.startswith("runner.")
@@ -173,17 +175,25 @@ def _outputs(
     return evaluation.named_outputs or evaluation.outputs, batch
 
 
-def _weights_in_use(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the weights that evaluations use: their moving averages if the run keeps them, else the weights."""
-    paths = set(state)
-    weights = {}
-    for path in state:
-        if is_variable(path):
-            used = ema_path(path)
-            if used not in paths:
-                used = path
-            weights[path] = state[used]
-    return weights
+class WeightsInUse(Mapping[str, Array]):
+    """The weights that evaluations use: their moving averages if the run keeps them, else the weights.
+
+    Each array is read when it is asked for, so that those of a large model are never in memory together.
+    """
+
+    def __init__(self, state: Mapping[str, Array]) -> None:
+        self._state = state
+
+    def __getitem__(self, path: str) -> Array:
+        """Returns a variable's whole array."""
+        average = ema_path(path)
+        return self._state[average if average in self._state else path]
+
+    def __iter__(self) -> Iterator[str]:
+        return filter(is_variable, self._state)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _result_rows(

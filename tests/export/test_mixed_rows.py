@@ -15,7 +15,11 @@ pytestmark = pytest.mark.slow
 
 # The Lambda is of plain Python: it serves both Keras's, and neither writes it into a Keras file that can be loaded.
 MODELS = """
+import gc
+
 def build(keras, outputs):
+    engines = [each for each in gc.get_objects() if type(each).__name__ in ("JaxEngine", "DTensorEngine")]
+    print(f"builds for {len(engines)} engines")
     layers = keras.layers
     mixed = layers.Lambda(lambda x: x - 0.5 * x[::-1])
     return keras.Sequential([keras.Input((6,)), layers.Dense(8, "tanh"), mixed, layers.Dense(outputs.units)])
@@ -45,5 +49,7 @@ def test_an_evaluation_and_an_export_equal_the_run(tmp_path: Path, engine: str, 
     again = json.loads((tmp_path / "runner.evaluate" / "evaluate.json").read_text())
     assert (again["loss"], again["accuracy"]) == (run["eval_loss"], run["eval_accuracy"])
     said = start("runner.export", "run=latest", "trainer.checkpoint.folder=kept", "export.folder=export")
+    assert "builds for 1 engines" in said
+    assert "builds for 2 engines" not in said, "the run's engine is freed before the plain model is built"
     assert "left out model.keras" in said
     assert "lambda" in said
