@@ -11,7 +11,9 @@ from rich.text import Text
 from runner.console import Column, Console, fitted
 from runner.task import metrics
 
-_STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red"}
+_STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red", "mismatch": "red"}
+# Columns that are shown however narrow the terminal is.
+_ALWAYS_SHOWN = ("status", "verdict")
 # Width of a pipe or a file, which have none of their own: a wide terminal's.
 _DEFAULT_WIDTH = 160
 
@@ -76,7 +78,7 @@ def show(
     columns = []
     for index, name in enumerate(titles):
         order = index + len(titles) * (index in numeric)
-        if index in (0, 1, first_number) or name == "status":
+        if index in (0, 1, first_number) or name in _ALWAYS_SHOWN:
             order = 0  # never dropped
         columns.append(Column(name, index in numeric, order))
     styled = []

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,17 @@ from runner import figures
 from runner.cli.runs import compare as comparing
 from runner.cli.runs.command import main
 from runner.cli.runs.compare import best_first, table_of, varying
-from runner.cli.runs.records import RunRecord, directions, higher_is_better, judged_by, result_columns, results_of
+from runner.cli.runs.records import (
+    RunRecord,
+    directions,
+    higher_is_better,
+    judged_by,
+    result_columns,
+    results_of,
+    verdict_of,
+)
+from runner.cli.sweep import report
+from runner.cluster.jobs import Job, Outcome
 from runner.cluster.membership import Membership
 from runner.tracking import start
 from runner.tracking.base import RunSpec
@@ -87,17 +98,44 @@ def test_runs_are_judged_by_what_their_task_says() -> None:
     prices = of_task("eval/loss", "eval/mae", "eval/r2", "train/loss", told=told)
     assert directions([prices]) == {f"eval/{name}": better for name, better in told.items()}
     assert judged_by([prices]) == "eval/loss", "no first choice of which more is better"
-    assert list(result_columns([prices], "eval/loss")) == ["test loss", "test mae", "test r2", "train/loss"]
+    assert list(result_columns([prices], "eval/loss", [])) == ["test loss", "test mae", "test r2", "train/loss"]
     assert higher_is_better("test/r2", [prices])
     assert not higher_is_better("eval/mae", [prices])
     labels = of_task("eval/loss", "eval/f1_micro", told={"loss": "minimize", "f1_micro": "maximize"})
     assert judged_by([labels]) == "eval/f1_micro"
 
 
-def test_figures_of_plans_are_shown_where_they_differ() -> None:
-    same, other = of_task("eval/loss", "plan/bytes_per_device"), of_task("eval/loss")
-    assert list(result_columns([same, same], "eval/loss")) == ["test loss"]
-    assert list(result_columns([same, other], "eval/loss")) == ["test loss", "bytes per device"]
+@pytest.mark.parametrize(
+    ("evaluated", "flops", "keys", "shown"),
+    [
+        ({}, [1.0, 2.0], ["mesh"], ["bytes per device", "flops per device"]),
+        ({}, [1.0, 1.0], [], ["bytes per device", "flops per device"]),
+        ({}, [1.0], [], ["bytes per device", "flops per device"]),
+        ({"eval/loss": 0.5}, [1.0, 2.0], ["mesh.axes.batch"], ["test loss", "flops per device"]),
+        ({"eval/loss": 0.5}, [1.0, 2.0], ["layout"], ["test loss", "flops per device"]),
+        ({"eval/loss": 0.5}, [1.0, 2.0], [SIZE], ["test loss"]),
+    ],
+)
+def test_figures_of_plans_are_all_shown_or_beside_evaluations_where_shards_differ(
+    evaluated: dict[str, float], flops: list[float], keys: list[str], shown: list[str]
+) -> None:
+    figures = {**evaluated, "plan/bytes_per_device": 8e9}
+    runs = [RunRecord("r", "r", "FINISHED", {}, {**figures, "plan/flops_per_device": value}) for value in flops]
+    columns = result_columns(runs, "eval/loss", keys)
+    assert list(columns) == shown
+    assert columns.get("bytes per device", ["7.45 GiB"])[0] == "7.45 GiB"
+
+
+def test_a_verdict_is_a_column_of_its_own(tmp_path: Path) -> None:
+    runs = [RunRecord("a", "a", "FAILED", {}, {}, {"runner.verdict": "mismatch"}), RunRecord("b", "b", "", {}, {})]
+    assert result_columns(runs, "eval/loss", []) == {"verdict": ["mismatch", ""]}
+    assert verdict_of(tmp_path) == ""
+    (tmp_path / "verify.json").write_text('{"verdict": "inconclusive"}')
+    sweep: Any = SimpleNamespace(
+        parent=None, jobs=[Job(0, (), tmp_path)], outcomes={0: Outcome("failed")}, finished_runs={}
+    )
+    (entry,) = report._entries(sweep)
+    assert report.table_of([entry], "eval/loss")["verdict"] == ["inconclusive"]
 
 
 def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:

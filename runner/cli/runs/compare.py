@@ -60,7 +60,7 @@ def table_of(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> 
     for key, title in short_keys(keys).items():
         columns[title] = [short_value(record.params.get(key, "")) for record in records]
     columns["status"] = [record.status for record in records]
-    return columns | result_columns(records, metric)
+    return columns | result_columns(records, metric, keys)
 
 
 def varying(records: Sequence[RunRecord]) -> list[str]:

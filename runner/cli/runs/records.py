@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from runner.cli import tables
 from runner.cli.runs.request import Request
 from runner.cluster import process
 from runner.config.fields import seconds_of
+from runner.console import size
 from runner.errors import invalid
 from runner.task import metrics
 from runner.tracking.store import KIND_TAG, LATEST, Store, search
@@ -26,7 +28,12 @@ from runner.tracking.store import KIND_TAG, LATEST, Store, search
 _SPLITS = ("train", "eval", "test", "plan")
 _STEP_MS = "step_ms"
 _SPEED = ("throughput/examples_per_second", "throughput/step_ms")
-_PLAN = ("plan/bytes_per_device", "plan/collective_bytes", "plan/flops_per_device")
+_PLAN_BYTES = ("plan/bytes_per_device", "plan/collective_bytes")
+_PLAN = (*_PLAN_BYTES, "plan/flops_per_device")
+# Keys with which the figures of plans vary.
+_SHARDING = {"mesh", "layout"}
+# Tag of a run that was verified.
+VERDICT_TAG = "runner.verdict"
 # In a summary, `eval_examples` is the size of an evaluation and not one of its metrics.
 _EXAMPLES = "examples"
 # Runs that an error lists.
@@ -171,6 +178,13 @@ def results_of(folder: Path) -> dict[str, float]:
     return results
 
 
+def verdict_of(folder: Path) -> str:
+    """Returns the verdict in a folder's `verify.json`; empty if there is none."""
+    with suppress(OSError, ValueError, KeyError):
+        return str(json.loads((folder / "verify.json").read_text())["verdict"])
+    return ""
+
+
 def history(store: Store, run_id: str, metric: str) -> list[tuple[int, float]]:
     """Returns a metric's points as (step, value), by step."""
     points = store.client.get_metric_history(run_id, metric)
@@ -190,27 +204,33 @@ def directions(records: Sequence[RunRecord]) -> dict[str, str]:
     return found
 
 
-def result_columns(records: Sequence[RunRecord], metric: str) -> dict[str, list[str]]:
+def result_columns(records: Sequence[RunRecord], metric: str, keys: Sequence[str]) -> dict[str, list[str]]:
     """Returns the columns of results of a table of runs, by title: `metric` first, and the loss after the others.
 
-    Figures of plans are shown where the runs differ in them.
+    Figures of plans are shown where no run was evaluated. Beside evaluations, they are if the mesh or the layout is
+    among the keys in which the runs differ, and only those that differ.
     """
     loss, *evaluated = directions(records)
     evaluated.append(loss)
     tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in evaluated]
     wanted = dict.fromkeys((metric, *evaluated, *tested, f"{metrics.TRAIN}loss", *_SPEED, *_PLAN))
+    is_evaluated = any(name.startswith(metrics.EVAL) for record in records for name in record.metrics)
+    sharding_differs = not _SHARDING.isdisjoint(key.partition(".")[0] for key in keys)
     names = []
     for name in wanted:
         values = {record.metrics.get(name) for record in records}
-        is_shown = name == metric or name not in _PLAN or len(values) > 1
+        is_shown = name == metric or name not in _PLAN or not is_evaluated or (sharding_differs and len(values) > 1)
         if is_shown and values != {None}:
             names.append(name)
     columns = {}
     for name in names:
-        cells = []
-        for record in records:
-            cells.append(tables.cell(record.metrics[name]) if name in record.metrics else "")
-        columns[tables.title(name, names)] = cells
+        cell = size if name in _PLAN_BYTES else tables.cell
+        columns[tables.title(name, names)] = [
+            cell(record.metrics[name]) if name in record.metrics else "" for record in records
+        ]
+    verdicts = [record.tags.get(VERDICT_TAG, "") for record in records]
+    if any(verdicts):
+        columns["verdict"] = verdicts
     return columns
 
 

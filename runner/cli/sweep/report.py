@@ -13,7 +13,7 @@ from pathlib import Path
 from runner import figures
 from runner.checkpoint.arguments import KEYS, key_of
 from runner.cli import tables
-from runner.cli.runs.records import RunRecord, from_run, result_columns, results_of
+from runner.cli.runs.records import VERDICT_TAG, RunRecord, from_run, result_columns, results_of, verdict_of
 from runner.cli.sweep.sweep import Sweep, Values, values_of
 from runner.cluster.jobs import GOOD, Job, Outcome, jobs_text
 from runner.cluster.membership import short_keys, short_value, varied_name, varied_tags
@@ -113,7 +113,8 @@ def _entries(sweep: Sweep) -> list[Entry]:
             record = from_run(sweep.finished_runs[job.number])
         elif outcome.status not in ("not run", "refused"):  # the record would be that of an earlier sweep
             if sweep.parent is None:
-                record = replace(record, metrics=results_of(job.folder))
+                tags = {VERDICT_TAG: verdict_of(job.folder)}
+                record = replace(record, metrics=results_of(job.folder), tags=tags)
             record = recorded.get(values_of(varied_tags(job.varied)), record)
         entries.append(Entry(job, outcome, record))
     return entries
@@ -134,7 +135,7 @@ def table_of(entries: Sequence[Entry], metric: str) -> dict[str, list[str]]:
         columns[title] = [short_value(entry.job.varied.get(key, "")) for entry in entries]
     columns["status"] = [entry.outcome.status for entry in entries]
     columns["seconds"] = [f"{entry.outcome.seconds:.1f}" if entry.outcome.seconds else "" for entry in entries]
-    return columns | result_columns([entry.record for entry in entries], metric)
+    return columns | result_columns([entry.record for entry in entries], metric, keys)
 
 
 def _write(

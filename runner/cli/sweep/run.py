@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hydra.core.config_loader import ConfigLoader
@@ -15,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from runner.checkpoint.arguments import MULTIRUN, key_of
-from runner.cli.runs.records import results_of
+from runner.cli.runs.records import results_of, verdict_of
 from runner.cli.sweep import report
 from runner.cli.sweep.settings import Settings
 from runner.cli.sweep.sweep import Sweep
@@ -36,7 +34,6 @@ else:
 
 # Hydra's own overrides that select how jobs are launched or where they write: each job's command line has its own.
 _LAUNCHING = ("hydra.launcher", "hydra/launcher", "hydra.sweep", "hydra/sweep", "hydra.run", "hydra.mode")
-_VERDICT_FILE = "verify.json"
 
 
 def run(settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Sequence[str]) -> bool:
@@ -106,10 +103,8 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
 
 def _result(job: Job, metric: str) -> str:
     """Returns the result in a job's folder: the metric, or of a verification the verdict; empty: there is none."""
-    with suppress(OSError, ValueError, KeyError):
-        return str(json.loads((job.folder / _VERDICT_FILE).read_text())["verdict"])
     value = results_of(job.folder).get(metric)
-    return "" if value is None else f"{metric} {value:.4g}"
+    return verdict_of(job.folder) if value is None else f"{metric} {value:.4g}"
 
 
 def arguments(module: str, flags: Sequence[str], job: Job, config: DictConfig) -> list[str]:
