@@ -86,7 +86,7 @@ def test_a_folder_of_another_user_is_not_used(
     assert f"{cache / 'runner'} belongs to another user" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_keeps_its_programs_outside_of_the_outputs(tmp_path: Path, cache: Path) -> None:
     overrides = ["engine=jax", "dataset=digits", "model=convnet", "mesh=batch2", *SHORT]
     overrides.append(f"hydra.run.dir={tmp_path / 'outputs'}")

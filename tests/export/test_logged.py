@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import forks
+from tests.nightly import nightly_except
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -55,6 +56,7 @@ def trained(folder: Path, engine: str, store: str, *words: str) -> Any:
     return json.loads((folder / "run" / "summary.json").read_text())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_the_logged_model_of_a_table_predicts_its_raw_rows_as_the_run_does(tmp_path: Path, engine: str) -> None:
     rng = np.random.default_rng(0)
@@ -82,7 +84,7 @@ def test_the_logged_model_of_a_table_predicts_its_raw_rows_as_the_run_does(tmp_p
     )
 
 
-@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+@pytest.mark.parametrize("engine", nightly_except(["jax"], ["keras_dtensor", "jax"]))
 def test_the_logged_model_of_images_takes_raw_bytes(tmp_path: Path, engine: str) -> None:
     rng = np.random.default_rng(0)
     label = np.arange(120) % 3

@@ -10,6 +10,7 @@ import pytest
 
 from tests import forks
 from tests.commands import ran
+from tests.nightly import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,10 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize(("engine", "library"), [("jax", forks.JAX), ("keras_dtensor", forks.TENSORFLOW)])
+ENGINES = [("jax", forks.JAX), ("keras_dtensor", forks.TENSORFLOW)]
+
+
+@pytest.mark.parametrize(("engine", "library"), nightly_except(ENGINES[:1], ENGINES))
 def test_an_evaluation_and_an_export_equal_the_run(tmp_path: Path, engine: str, library: str) -> None:
     draw = np.random.default_rng(0)
     (tmp_path / "models.py").write_text(MODELS)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests import forks
+from tests.nightly import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ ALLOWED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
+@pytest.mark.parametrize("engine", nightly_except(["jax"], ["jax", "keras_dtensor"]))
 def test_a_model_that_needs_what_only_fit_does_is_rejected_by_name_and_others_are_not(engine: str) -> None:
     refused = [*REFUSED, *(OF_JAX if engine == "jax" else OF_DTENSOR)]
     asked = [{"target": target, **more} for target, more, *_ in (*refused, *ALLOWED)]

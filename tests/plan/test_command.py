@@ -51,7 +51,7 @@ def test_a_plan_is_printed_and_written_as_json_markdown_and_a_picture(
     assert plan["compute_seconds"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parts_of_a_batch_and_averages_of_weights_are_counted(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(tmp_path, "mesh=batch2", "engine=jax", f"hydra.run.dir={whole}")

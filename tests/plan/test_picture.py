@@ -102,6 +102,7 @@ def test_the_terminal_has_the_sum_of_the_blocks_and_plan_md_has_all() -> None:
     assert "encoder/block_7/mlp/kernel" in markdown(plan)
 
 
+@pytest.mark.nightly
 def test_any_plan_is_drawn_however_long_its_words_are(tmp_path: Path) -> None:
     axes = {"replica_groups": 16, "model_parallel": 16, "image_height": 16, "image_width": 16}
     long = "encoder_of_a_deep_model/" * 4 + "attention/query_projection_with_a_name/$x^{$"

@@ -29,6 +29,7 @@ def step_seconds(folder: Path, *words: str) -> float:
     return float(cases.planned(folder, *ONE_BILLION, *words)["forecast"]["step_seconds"][0])
 
 
+@pytest.mark.nightly
 def test_activation_checkpointing_repeats_neither_the_last_product_nor_the_head(tmp_path: Path) -> None:
     once = step_seconds(tmp_path / "none", "model.remat=none")
     repeated = step_seconds(tmp_path / "full", "model.remat=full")

@@ -117,6 +117,7 @@ def test_a_full_disk_under_the_output_ends_no_run_and_the_record_says_what_lacks
     assert why in (tmp_path / "run" / "runner.log").read_text()
 
 
+@pytest.mark.nightly
 def test_a_picture_that_fails_ends_neither_a_run_nor_an_evaluation(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     own = ["dataset=custom", "dataset._target_=broken.load", "dataset.batch_size=20"]
