@@ -19,7 +19,6 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
-from runner.config.quoting import quoted
 from runner.host import paths, session
 
 FLAG = "--config-dir"
@@ -133,15 +132,15 @@ def named_folder(arguments: Sequence[str]) -> Path | None:
     return folder
 
 
-def _searchpath_overrides(arguments: Sequence[str]) -> list[str]:
-    """Returns the overrides of Hydra's search path, of which the last wins."""
-    return [argument for argument in arguments if argument.lstrip("+").startswith(f"{KEY}=")]
-
-
 def folders() -> list[Path]:
     """Returns every folder of options on this machine; the first wins."""
-    typed = " ".join(_searchpath_overrides(session.current().arguments))
-    return [*own(), paths.conf_dir(), *map(Path, _FILE.findall(typed))]
+    found = [*own(), paths.conf_dir()]
+    for argument in session.current().arguments:
+        if argument.lstrip("+").startswith(f"{KEY}="):
+            found += map(Path, _FILE.findall(argument))
+            # Of several such overrides, Hydra takes the first.
+            break
+    return found
 
 
 def options(group: str) -> list[str]:
@@ -209,17 +208,6 @@ def _has_options(folder: Path) -> bool:
         if group.is_dir() and group.name != "hydra" and options_in(folder / group.name):
             return True
     return False
-
-
-def searchpath(arguments: Sequence[str]) -> list[str]:
-    """Returns the folders of options that a command line names, as an override, in the order of precedence."""
-    typed = _searchpath_overrides(arguments)
-    if typed:
-        return typed[-1:]
-    folder = named_folder(arguments)
-    if folder is None:
-        return []
-    return [f"{KEY}=[{quoted(f'file://{folder.as_posix()}')}]"]
 
 
 def replaced(composed: DictConfig) -> Iterator[str]:
