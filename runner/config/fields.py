@@ -28,10 +28,6 @@ _LONGEST_NAME = 255
 # have thousands of such rules, and compiling each would take longer than the rest of the checks.
 _LITERAL = re.compile(r"(?:[\w/.-]|\\\W)*")
 
-# Seconds, minutes, hours or days.
-_DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)[smhd]", re.ASCII)
-_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
 # Names of arrays, which may be those of a file's columns in any language.
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
@@ -57,7 +53,7 @@ def valid_if(is_valid: Callable[[Any], object], problem: str) -> Test:
     return test
 
 
-# A string, list or mapping that has entries.
+# A string, list or mapping that has entries. A prompt may be a blank or a line break.
 NOT_EMPTY = valid_if(len, "must not be empty")
 # With these, a field that may be null gets an optional type, and any other field a plain one.
 Integer = TypeVar("Integer", int, int | None)
@@ -133,13 +129,10 @@ class Constraint:
         )
 
 
-# The constraint of a field that no helper of this module declares.
-ANYTHING = Constraint()
-
-
 def constraint_of(spec: Field[Any]) -> Constraint:
     """Returns the constraint of a dataclass's field."""
-    constraint = spec.metadata.get(_METADATA, ANYTHING)
+    # A field that no helper of this module declares takes any value of its type.
+    constraint = spec.metadata.get(_METADATA, Constraint())
     assert isinstance(constraint, Constraint)
     return constraint
 
@@ -197,8 +190,8 @@ def choice(default: Value, *choices: object, example: object = None) -> Value:
 
 def text(default: Text, *, example: str) -> Text:
     """Declares a string that is not blank."""
-    test = valid_if(str.strip, "must not be empty")
-    return _declare(default, Constraint(test=test, rule="not empty", example=example))
+    test = valid_if(str.strip, "must not be blank")
+    return _declare(default, Constraint(test=test, rule="not blank", example=example))
 
 
 def file_path(default: Text, *, example: str) -> Text:
@@ -221,33 +214,18 @@ def checked(default: Any, **constraint: Any) -> Any:
     return _declare(default, Constraint(**constraint))
 
 
-def duration_problem(value: str) -> str | None:
-    """Returns what is wrong with a duration such as `1h`, or None."""
-    match = _DURATION.fullmatch(value)
-    if match is None or float(match[1]) <= 0.0:
-        return "must be a number above 0 with a unit, s, m, h or d"
-    return None
-
-
-def seconds_of(duration: str) -> float:
-    """Returns the seconds of a valid duration.
-
-    >>> seconds_of("1.5h")
-    5400.0
-    """
-    return float(duration[:-1]) * _UNIT_S[duration[-1]]
-
-
 def path_problem(value: str) -> str | None:
     """Returns why a string can't be a path on any file system, or None."""
     if not value.strip():
         return "must be a path"
     if urls.is_url(value):
         return "must be a local path (only trainer.checkpoint.folder takes a URL)"
-    # File systems limit the bytes of a name, not its characters.
     if is_root(value):
         return "must not be the root of the file system"
-    if "\0" in value or any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
+    if "\0" in value:
+        return "must be a path, which has no NUL byte"
+    # File systems limit the bytes of a name, not its characters.
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
         return f"must be a path whose names have at most {_LONGEST_NAME} bytes"
     try:
         Path(value).expanduser()

@@ -50,7 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             TEXT | {"sequence_length": 2_000_000_000},
             ["dataset.sequence_length=2000000000", "from 1 to 1,048,576 tokens"],
         ),
-        (TEXT | {"end_token": " "}, ["dataset.end_token=' '", "must not be empty"]),
+        (TEXT | {"end_token": " "}, ["dataset.end_token=' '", "must not be blank"]),
         ({"name": "pydoc", "tokenizer": "bytes", "column": "body"}, ["dataset.column=body", "dataset=text"]),
         ({"name": "digits", "tokenizer": "bytes"}, ["dataset.tokenizer=bytes", "set dataset=text"]),
         ({"name": "imdb_reviews", "sequence_length": 8}, ["sequence_length=8", "set dataset=text"]),

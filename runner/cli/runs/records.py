@@ -17,9 +17,8 @@ from runner.checkpoint import runs
 from runner.checkpoint.places import Place
 from runner.checkpoint.runs import SavedRun
 from runner.cli import tables
-from runner.cli.runs.request import Request
+from runner.cli.runs.request import Request, seconds_of
 from runner.cluster import process
-from runner.config.fields import seconds_of
 from runner.console import size
 from runner.errors import invalid
 from runner.task import metrics

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config import values
 from runner.config.build import build
-from runner.config.fields import checked, choice, duration_problem, integer, stored_path
+from runner.config.fields import checked, choice, integer, stored_path
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import folders
 
@@ -30,6 +31,26 @@ KEYS = {
     "folder": "folder of checkpoints, or its URL; sync: of runs",
     "uri": "tracking URI, or none; default: $MLFLOW_TRACKING_URI, then outputs/mlflow.db",
 }
+# Seconds, minutes, hours or days.
+_DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)[smhd]", re.ASCII)
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def _duration_problem(value: str) -> str | None:
+    """Returns what is wrong with a duration such as `1h`, or None."""
+    match = _DURATION.fullmatch(value)
+    if match is None or float(match[1]) <= 0.0:
+        return "must be a number above 0 with a unit, s, m, h or d"
+    return None
+
+
+def seconds_of(duration: str) -> float:
+    """Returns the seconds of a valid duration.
+
+    >>> seconds_of("1.5h")
+    5400.0
+    """
+    return float(duration[:-1]) * _UNIT_S[duration[-1]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +59,7 @@ class Request:
 
     action: str = "list"
     run: tuple[str, ...] = ()
-    older: str | None = checked(None, test=duration_problem, rule="duration", example="30d")
+    older: str | None = checked(None, test=_duration_problem, rule="duration", example="30d")
     keep: int | None = integer(None, at_least=0, example=5)
     status: tuple[str, ...] = choice((), "finished", "failed", "killed", "running", "unfinished", example="failed")
     last: int = integer(30, at_least=0)
