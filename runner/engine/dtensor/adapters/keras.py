@@ -38,7 +38,7 @@ class KerasAdapter:
         self._data = data
         self._seed = seed
         self._builder = target.load(config.target)
-        self._takes_layouts = target.LAYOUTS in parameters(self._builder)
+        self._builder_places = target.LAYOUTS in parameters(self._builder)
 
     def plain(self) -> tf_keras.Model:
         """Returns the stock model on one device; its initial weights depend on the seed only."""
@@ -61,11 +61,11 @@ class KerasAdapter:
         self, plain: tf_keras.Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]
     ) -> tf_keras.Model:
         """Returns the model with every variable under its layout; the plain one unless its builder places."""
-        if self._takes_layouts:
+        if self._builder_places:
             model = self._call(layouts)
         else:
             model = plain
-            place(model, named_variables(model), layouts, mesh)
+            place(model, self.variables(model), layouts, mesh)
         adopt(model)
         return model
 
@@ -78,7 +78,7 @@ class KerasAdapter:
         contract.check(model, list(model.submodules), tf_keras.Model, self._config)
         check_taken(model)
         self._check_outputs(model)
-        paths = named_variables(model)
+        paths = self.variables(model)
         check_paths(paths, self._config)
         for path, variable in paths.items():
             if variable.constraint is not None:
@@ -103,7 +103,7 @@ class KerasAdapter:
         needed_ids: set[int] = set()
         for layer in model.submodules:
             needed_ids.update(map(id, whole_variables(layer)))
-        return {path for path, variable in named_variables(model).items() if id(variable) in needed_ids}
+        return {path for path, variable in self.variables(model).items() if id(variable) in needed_ids}
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
         """Returns every layer's output for a batch."""
@@ -112,7 +112,7 @@ class KerasAdapter:
     def exported(self, values: Mapping[str, Array]) -> PlainModel:
         """Returns a model of tf_keras's own layers with these weights."""
         model = self.plain()
-        for path, variable in named_variables(model).items():
+        for path, variable in self.variables(model).items():
             variable.assign(values[path])
         return PlainModel(model, model, TF_KERAS)
 
@@ -121,7 +121,7 @@ class KerasAdapter:
         tf_keras.backend.reset_uids()
         tf_keras.utils.set_random_seed(self._seed)
         arguments = data_arguments(self._builder, self._config, self._data)
-        if self._takes_layouts:
+        if self._builder_places:
             arguments[target.LAYOUTS] = layouts
         # Layers are called without AutoGraph, as in the step.
         build = tf.autograph.experimental.do_not_convert(build_model)
@@ -133,26 +133,19 @@ class KerasAdapter:
 
 
 def _layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
-    layers = []
+    """Returns every layer's output for a batch, of a model of its own: the layers' calls are replaced for good."""
+    recorder = Outputs(layer_paths(model), lambda structure: filter(tf.is_tensor, tf.nest.flatten(structure)))
     for layer in model.submodules:
         is_layer = isinstance(layer, tf_keras.layers.Layer)
         if is_layer and not isinstance(layer, tf_keras.layers.InputLayer):
-            layers.append(layer)
-    recorder = Outputs(layer_paths(model), lambda structure: filter(tf.is_tensor, tf.nest.flatten(structure)))
+            layer.call = recorder.recorded(layer, layer.call)
 
     def call(model_inputs: tf.Tensor) -> tf.Tensor:
         recorder.begin(model_inputs)
         return model(model_inputs, training=False)
 
-    calls = {id(layer): layer.call for layer in layers}
-    try:
-        for layer in layers:
-            layer.call = recorder.recorded(layer, calls[id(layer)])
-        specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in inputs.items()}
-        tf.function(call, autograph=False).get_concrete_function(as_called(specs))
-    finally:
-        for layer in layers:
-            layer.call = calls[id(layer)]
+    specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in inputs.items()}
+    tf.function(call, autograph=False).get_concrete_function(as_called(specs))
     return recorder.found
 
 
