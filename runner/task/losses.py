@@ -51,13 +51,13 @@ _CLASSES = {
 }
 NAMES = tuple(_CLASSES)
 # Losses that take logits if the config says so -> the function in `Arrays` that makes probabilities of them.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "binary_crossentropy": SIGMOID,
     "binary_focal_crossentropy": SIGMOID,
     "categorical_crossentropy": SOFTMAX,
     "categorical_focal_crossentropy": SOFTMAX,
 }
-WITH_LOGITS = tuple(_ACTIVATIONS)
+WITH_LOGITS = tuple(ACTIVATIONS)
 # Losses of outputs that are not probabilities.
 _HINGES = ("hinge", "squared_hinge", "categorical_hinge")
 # Losses with one number per example, whatever the dims of its target.
@@ -146,16 +146,10 @@ def of_model(name: str | None, options: Mapping[str, Any] | None, activation: st
         return None
     if activation is None or name in _HINGES:
         return named(name, options=options)
-    if _ACTIVATIONS.get(name) == activation:
+    if ACTIVATIONS.get(name) == activation:
         return named(name, from_logits=True, options=options)
     loss = named(name, options=options)
     return lambda ops, target, output: loss(ops, target, getattr(ops, activation)(output))
-
-
-def as_probabilities(ops: Arrays, name: str, logits: Tensor) -> Tensor:
-    """Returns the probabilities (B, ..., K) of the logits of a loss of `WITH_LOGITS`."""
-    activation: Callable[..., Tensor] = getattr(ops, _ACTIVATIONS[name])
-    return activation(logits)
 
 
 def mean_by_example(ops: Arrays, terms: Tensor) -> Tensor:

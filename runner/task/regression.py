@@ -69,12 +69,16 @@ class Regression(Supervised):
 
     def __init__(self, config: TaskConfig, options: RegressionOptions, data: TaskData) -> None:
         super().__init__(config, options, data)
-        # A model that rescales its input has its target in [0, 1] nevertheless, as of a sigmoid.
-        self._brightest = 1.0 if config.scale_images is False else BRIGHTEST
         self.column_names, self._shape = self._find_columns()
+        # What the target is divided by; several columns are no images. A model that rescales its input has its target
+        # in [0, 1] nevertheless, as of a sigmoid.
+        self._scale = 1.0
+        if is_bytes(self.arrays[self.target_names[0]]) and config.scale_images is not False:
+            self._scale = BRIGHTEST
         self.outputs = OutputSpec(len(self.column_names), self.column_names)
+        if options.from_logits:
+            self.activation = losses.ACTIVATIONS[options.loss]
         self._settle_keras(len(self.column_names))
-        self._loss = losses.named(options.loss, from_logits=options.from_logits, options=options.loss_options)
 
     def _find_columns(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
         specs = [self.arrays[name] for name in self.target_names]
@@ -103,29 +107,17 @@ class Regression(Supervised):
     def _read(self, source: DataSource, count: int | None) -> Array:
         """Returns the float64 targets (N, ..., K) of a split."""
         arrays = read_columns(source, self.target_names, count)
-        scaled = [np.asarray(arrays[name], np.float64) / self._largest(name) for name in self.target_names]
+        scaled = [np.asarray(arrays[name], np.float64) / self._scale for name in self.target_names]
         if len(scaled) > 1:
             return np.concatenate([array.reshape(-1, 1) for array in scaled], 1)
         return scaled[0].reshape(-1, *self._shape)
 
-    def _largest(self, name: str) -> float:
-        return self._brightest if is_bytes(self.arrays[name]) else 1.0
-
     def _target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, ..., K)."""
         target = columns(ops, batch, self.target_names)
-        if is_bytes(self.arrays[self.target_names[0]]):
-            target = target / self._brightest
+        if self._scale != 1.0:
+            target = target / self._scale
         return target
-
-    def _probabilities_of(self, ops: Arrays, outputs: Tensor) -> Tensor:
-        if self._options.from_logits:
-            return losses.as_probabilities(ops, self._options.loss, outputs)
-        return outputs
-
-    def _errors(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns output - target (B, ..., K)."""
-        return self._probabilities_of(ops, outputs) - self._target(ops, batch)
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's loss terms, times its sample weight."""
@@ -134,7 +126,8 @@ class Regression(Supervised):
         return self._weighted(ops, losses.mean_by_example(ops, terms), batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {"mae": losses.mean_by_example(ops, ops.abs(self._errors(ops, outputs, batch)))}
+        error = self._probabilities_of(ops, outputs) - self._target(ops, batch)
+        return {"mae": losses.mean_by_example(ops, ops.abs(error))}
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns sums of errors per column (K,), and the target's sums about the mean of the batch.
@@ -142,7 +135,7 @@ class Regression(Supervised):
         About zero, float32 would lose the variance of numbers that are large and near each other.
         """
         target = self._target(ops, batch)
-        error = self._errors(ops, outputs, batch)
+        error = self._probabilities_of(ops, outputs) - target
         axes = range(len(target.shape) - 1)
         count = counted(ops, batch, ops.ones_like(target), axes)
         center = counted(ops, batch, target, axes) / count

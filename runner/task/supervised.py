@@ -62,7 +62,7 @@ class Supervised(Task):
 
     own_metrics: ClassVar[Mapping[str, str]] = {}
     compares: ClassVar[str] = ""
-    activation: ClassVar[str] = losses.SOFTMAX
+    activation: str = losses.SOFTMAX
     # Loss of Keras that the config chooses, of a target and the model's outputs; None: the task's own.
     _loss: losses.Loss | None = None
 
