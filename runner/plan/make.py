@@ -12,7 +12,7 @@ import numpy as np
 from runner import layout
 from runner.cluster import checks as checks_cluster
 from runner.cluster import place
-from runner.config.schema import EngineConfig, LayoutConfig, ModelConfig, RunConfig
+from runner.config.schema import LayoutConfig, ModelConfig, RunConfig
 from runner.engine import registry
 from runner.engine.base import Collective, LayerOutput, VariableInfo
 from runner.engine.common import Engine
@@ -55,64 +55,41 @@ def make_plan(
     # The engine gives slots and variables in one mapping: without the variables, it is that of the slots.
     slots = dict(engine.variables())
     variables = {path: slots.pop(path) for path in engine.placements}
-    slot_bytes: Counter[str] = Counter()
-    for path, info in slots.items():
-        slot_bytes[owner_of(path)] += info.bytes_per_device
     microbatches = config.trainer.accumulate_steps
-    device = config.hardware.kind or mesh.device_kind(config.mesh)
-    accounts = _Accounts(config.engine, config.model, config.dataset.batch_size, microbatches, device)
+    recomputed = 0.0
+    if config.model.target == gpt_options.TARGET:
+        recomputed = gpt_options.recomputed_share(config.model.options)
+    compute_width = _FLOAT32
+    if config.engine.precision == "bfloat16":
+        compute_width = _BFLOAT16
     program = None
     if config.plan.compiler != ARITHMETIC and engine.counts_cost:
         program = engine.program_cost()
         collectives = engine.collectives()
     else:
-        collectives = accounts.collectives(model)
-    moved_bytes: Counter[str] = Counter()
-    for collective in collectives:
-        moved_bytes[collective.origin] += collective.bytes
-
-    variable_plans = []
-    for path, info in variables.items():
-        placement = model.placements[path]
-        variable_plan = VariablePlan(
-            path=path,
-            shape=info.shape,
-            dtype=info.dtype,
-            rule=_rule_of(config.layout, placement),
-            spec=info.spec,
-            trained=path in model.trained,
-            bytes=_whole_bytes(info),
-            bytes_per_device=info.bytes_per_device,
-            slot_bytes_per_device=slot_bytes[path],
-            moved_bytes=moved_bytes[path],
-            passed=placement.passed,
-            reason=placement.reason,
-        )
-        variable_plans.append(variable_plan)
+        collectives = _collectives(model, config.engine.name, compute_width, recomputed, microbatches)
 
     layers = [_layer(model, output, microbatches) for output in model.outputs]
+    flops = sum(layer.flops_per_device for layer in layers)
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
+    warnings = layout.lint(config.layout, engine.placements, axes)
     hardware = config.hardware
-    network = None
+    verdict = None
     if hardware.is_here:
         device_rates = rates(config.plan, config.mesh, processes)
         step_traffic = traffic(collectives, axes, device_rates, crossing)
     else:
         device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
         step_traffic = traffic(collectives, axes, device_rates, crossing, hardware)
-        network = unpriced_network(config.plan, hardware, axes)
-    flops = sum(layer.flops_per_device for layer in layers)
-    totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
-    verdict = None
-    if not hardware.is_here:
+        device = hardware.kind or mesh.device_kind(config.mesh)
         verdict = forecast.forecast(
             hardware,
             config.plan,
             config.engine.precision,
-            accounts.memory(model, engine),
+            _memory(model, engine, config.dataset.batch_size, microbatches, compute_width, device),
             step_traffic,
-            accounts.work(model, flops),
+            _work(model, flops, compute_width, recomputed, microbatches),
             tokens=data.task.tokens * config.dataset.batch_size,
             program=program,
             is_transformer=bool(model.structure.roles),
@@ -121,17 +98,17 @@ def make_plan(
         split = hybrid.split(config.layout, engine.placements, axes)
         if split is not None:
             verdict = replace(verdict, undivided=split.reason, split_axes=split.axes)
-    warnings = layout.lint(config.layout, engine.placements, axes)
-    if network is not None:
-        warnings = [network, *warnings]
+        network = unpriced_network(config.plan, hardware, axes)
+        if network is not None:
+            warnings = [network, *warnings]
     return Plan(
         choices=dict(choices),
         engine=config.engine.name,
         axes=dict(axes),
         batch_size=config.dataset.batch_size,
-        variables=tuple(variable_plans),
+        variables=_variable_plans(config.layout, model, variables, slots, collectives),
         layers=tuple(layers),
-        totals=totals,
+        totals=_totals(model, variables, slots, layers, accumulates=microbatches > 1),
         traffic=step_traffic,
         rates=device_rates,
         compute_seconds=flops / (device_rates.gflops * 1e9),
@@ -146,62 +123,85 @@ def make_plan(
     )
 
 
-class _Accounts:
-    """What a plan by arithmetic knows of a config: widths, microbatches and recomputation."""
-
-    def __init__(
-        self, engine: EngineConfig, model: ModelConfig, examples: int, microbatches: int, device: str
-    ) -> None:
-        self._has_keras_3 = registry.ENGINES[engine.name].full
-        self._microbatches = microbatches
-        self._examples = examples // microbatches
-        self._compute_width = _FLOAT32
-        if engine.precision == "bfloat16":
-            self._compute_width = _BFLOAT16
-        self._device = device
-        self._recomputed = 0.0
-        if model.target == gpt_options.TARGET:
-            self._recomputed = gpt_options.recomputed_share(model.options)
-
-    def work(self, model: estimate.PlacedModel, flops: float) -> forecast.Work:
-        """Returns what one device computes in a step."""
-        attention = self._microbatches * estimate.attention_flops(model)
-        head = self._microbatches * estimate.head_flops(model)
-        # A forward pass is a third of the products of a step. Attention is repeated as soon as anything is.
-        share = self._recomputed / 3
-        attention_share = 1 / 3 if share else 0.0
-        moved = memory.product_bytes(model, self._compute_width)
-        repeated_bytes = share * memory.product_bytes(model, self._compute_width, with_head=False)
-        return forecast.Work(
-            flops=flops + share * (flops - attention - head) + attention_share * attention,
-            attention_flops=(1 + attention_share) * attention,
-            product_bytes=self._microbatches * (moved + repeated_bytes),
+def _variable_plans(
+    config: LayoutConfig,
+    model: estimate.PlacedModel,
+    variables: Mapping[str, VariableInfo],
+    slots: Mapping[str, VariableInfo],
+    collectives: Iterable[Collective],
+) -> tuple[VariablePlan, ...]:
+    """Returns what is planned for each variable, with its slots and with what moves for it in a step."""
+    slot_bytes: Counter[str] = Counter()
+    for path, info in slots.items():
+        slot_bytes[owner_of(path)] += info.bytes_per_device
+    moved_bytes: Counter[str] = Counter()
+    for collective in collectives:
+        moved_bytes[collective.origin] += collective.bytes
+    plans = []
+    for path, info in variables.items():
+        placement = model.placements[path]
+        plan = VariablePlan(
+            path=path,
+            shape=info.shape,
+            dtype=info.dtype,
+            rule=_rule_of(config, placement),
+            spec=info.spec,
+            trained=path in model.trained,
+            bytes=_whole_bytes(info),
+            bytes_per_device=info.bytes_per_device,
+            slot_bytes_per_device=slot_bytes[path],
+            moved_bytes=moved_bytes[path],
+            passed=placement.passed,
+            reason=placement.reason,
         )
+        plans.append(plan)
+    return tuple(plans)
 
-    def collectives(self, model: estimate.PlacedModel) -> list[Collective]:
-        """Returns the collectives of a step, by arithmetic."""
-        if self._has_keras_3:
-            of_microbatch = communication.collectives(
-                model, compute_width=self._compute_width, recomputes=self._recomputed > 0
-            )
-        else:
-            of_microbatch = communication_dtensor.collectives(model)
-        times = self._microbatches
-        return [replace(each, count=times * each.count, bytes=times * each.bytes) for each in of_microbatch]
 
-    def memory(self, model: estimate.PlacedModel, engine: Engine) -> tuple[MemoryPart, ...]:
-        """Returns one device's memory by kind, by arithmetic."""
-        saved = engine.saved_activations()
-        return memory.parts(
-            model,
-            engine.variables(),
-            saved,
-            examples=self._examples,
-            compute_width=self._compute_width,
-            accumulates=self._microbatches > 1,
-            scores=engine.attention_scores(),
-            device=self._device,
-        )
+def _collectives(
+    model: estimate.PlacedModel, engine: str, compute_width: int, recomputed: float, microbatches: int
+) -> list[Collective]:
+    """Returns the collectives of a step, by arithmetic."""
+    if registry.ENGINES[engine].full:
+        of_microbatch = communication.collectives(model, compute_width=compute_width, recomputes=recomputed > 0)
+    else:
+        of_microbatch = communication_dtensor.collectives(model)
+    return [replace(each, count=microbatches * each.count, bytes=microbatches * each.bytes) for each in of_microbatch]
+
+
+def _memory(
+    model: estimate.PlacedModel, engine: Engine, batch_size: int, microbatches: int, compute_width: int, device: str
+) -> tuple[MemoryPart, ...]:
+    """Returns one device's memory by kind, by arithmetic."""
+    saved = engine.saved_activations()
+    return memory.parts(
+        model,
+        engine.variables(),
+        saved,
+        examples=batch_size // microbatches,
+        compute_width=compute_width,
+        accumulates=microbatches > 1,
+        scores=engine.attention_scores(),
+        device=device,
+    )
+
+
+def _work(
+    model: estimate.PlacedModel, flops: float, compute_width: int, recomputed: float, microbatches: int
+) -> forecast.Work:
+    """Returns what one device computes in a step, of which a share of the forward pass is recomputed."""
+    attention = microbatches * estimate.attention_flops(model)
+    head = microbatches * estimate.head_flops(model)
+    # A forward pass is a third of the products of a step. Attention is repeated as soon as anything is.
+    share = recomputed / 3
+    attention_share = 1 / 3 if share else 0.0
+    moved = memory.product_bytes(model, compute_width)
+    repeated_bytes = share * memory.product_bytes(model, compute_width, with_head=False)
+    return forecast.Work(
+        flops=flops + share * (flops - attention - head) + attention_share * attention,
+        attention_flops=(1 + attention_share) * attention,
+        product_bytes=microbatches * (moved + repeated_bytes),
+    )
 
 
 def placed_model(
@@ -312,16 +312,19 @@ def _totals(
     With `accumulates` the gradients of a step's microbatches are summed in float32 arrays that are sharded as the
     variables are. A variable that layers use in a narrower dtype than it is stored in has a copy, sharded as it is.
     """
-    used_bytes = {}
+    gradient_bytes = 0
+    used_bytes = 0
     copied = []
     for path in model.trained:
-        used_bytes[path] = math.prod(model.used_shape(model.placements[path])) * model.width[path]
-        if model.width[path] < np.dtype(variables[path].dtype).itemsize:
+        info = variables[path]
+        width = model.width[path]
+        gradient_bytes += math.prod(info.shape) * width
+        used_bytes += math.prod(model.used_shape(model.placements[path])) * width
+        if width < np.dtype(info.dtype).itemsize:
             copied.append(path)
-    gradients = _at_width(variables, model.width, used_bytes)
     sums = Total(0, 0, "estimated")
     if accumulates:
-        sums = _at_width(variables, dict.fromkeys(used_bytes, _FLOAT32), used_bytes)
+        sums = _at_width(variables, dict.fromkeys(model.trained, _FLOAT32), model.trained)
     whole_activations = 0
     for output in model.outputs:
         whole_activations += math.prod(output.shape) * np.dtype(output.dtype).itemsize
@@ -330,9 +333,7 @@ def _totals(
     totals = {"parameters": _counted(variables.values())}
     if copied:
         totals["copies"] = _at_width(variables, model.width, copied)
-    totals["gradients"] = Total(
-        gradients.bytes + sums.bytes, sum(used_bytes.values()) + sums.bytes_per_device, "estimated"
-    )
+    totals["gradients"] = Total(gradient_bytes + sums.bytes, used_bytes + sums.bytes_per_device, "estimated")
     totals["slots"] = _counted(slots.values())
     totals["activations"] = Total(whole_activations, activations, "estimated")
     return totals
