@@ -27,11 +27,11 @@ from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver
 from runner.cluster.team import current
 from runner.config.convert import flatten, resolved
-from runner.config.schema import ProfileConfig, ReplayConfig, RunConfig
+from runner.config.schema import DatasetConfig, ProfileConfig, ReplayConfig, RunConfig, TrainerConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.console import Console
 from runner.data import workers
-from runner.data.base import Array, Dataset
+from runner.data.base import Array, Dataset, DataSource
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, invalid, shown
@@ -58,7 +58,13 @@ else:
 
 FILE = "step.json"
 # Keys that say nothing about what a step computes, although a run with another value is another run.
-_IGNORED = (*("trainer.log_model", "trainer.on_nan", "cluster.start_timeout", "cluster.coordinator"), "cluster.index")
+_IGNORED = (
+    "trainer.log_model",
+    "trainer.on_nan",
+    "cluster.start_timeout",
+    "cluster.coordinator",
+    "cluster.index",
+)
 _AXES = "mesh.axes."
 # Examples and differences that are printed; the file has all.
 _SHOWN = 10
@@ -97,6 +103,23 @@ class RecordedStep:
         return 0 if self.start is None else self.start.step
 
 
+@dataclass(frozen=True)
+class Recomputed:
+    """A recorded step, computed again.
+
+    Attributes:
+      history: the metrics up to the last step, as training records them.
+      variables: the state after the recorded step.
+      examples: indices of the step's examples in the training split, padding left out.
+      states: digests of the state at the start and after each step, if they are recorded.
+    """
+
+    history: MetricHistory
+    variables: Mapping[str, Array]
+    examples: list[int]
+    states: dict[int, State]
+
+
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Computes a step of a recorded run again, and prints and writes how it compares with the record.
 
@@ -119,23 +142,23 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     current().agree("the data's SHA-256", data.digest)
     check_data(saved.checkpoint, data.digest)
     task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
-    taker = recompute(config, data, task, recorded, folder, stop)
+    again = recompute(config, data, task, recorded, folder, stop)
     # All processes compute the step on their part of the mesh. Process 0 compares and reports.
     if not current().is_first:
         return
-    compared, differing = compare(recorded, taker.history, taker.variables)
-    printed = [*printed, *_lines(recorded, changed, taker.examples, compared, differing)]
+    compared, differing = compare(recorded, again.history, again.variables)
+    printed = [*printed, *_lines(recorded, changed, again.examples, compared, differing)]
     file = {
         "run": recorded.run.id,
         "step": recorded.step,
         "start": recorded.first,
         "equal": not differing,
         "differences": {key: list(map(str, values)) for key, values in changed.items()},
-        "examples": taker.examples,
+        "examples": again.examples,
         "compared_metrics": compared["metric"],
         "compared_variables": compared["variable"],
         "differing": [plain(check) for check in differing],
-        "states": taker.states,
+        "states": again.states,
     }
     (folder / FILE).write_text(json.dumps(file, indent=1) + "\n")
     Console().print_lines([*printed, f"written: {folder / FILE}"])
@@ -215,7 +238,7 @@ def version_differences(recorded: Mapping[str, Any]) -> Differences:
 
 def recompute(
     config: RunConfig, data: Dataset, task: Task, recorded: RecordedStep, folder: Path, stop: StopRequest
-) -> StateTaker:
+) -> Recomputed:
     """Trains from the start of a recorded step to its end, and on to the end of the window of its metrics.
 
     The loop is that of training, with its evaluations, on which reductions of the learning rate may depend.
@@ -236,17 +259,11 @@ def recompute(
     with quiet_native_log(folder / "runner.log"):
         unpadded = lengths.without_padding(config.dataset, trainer, data.train.size)
         engine = make_engine(replace(config, dataset=unpadded), DataSpec(task.arrays, task), total)
-        engine.build()
-        engine.cache_on_device(data.train)
-        if recorded.start is not None:
-            load(engine, recorded.start)
-        elif recorded.saved is not None:
-            # Before the steps and not after them, when the result is compared with it.
-            check_variables(engine, recorded.saved)
+        _build(engine, data.train, recorded)
     window_end = -(-recorded.step // trainer.log_every_steps) * trainer.log_every_steps
     # The record ends with the last checkpoint: a window that was logged later has nothing to be compared with.
     last = window_end if window_end <= min(recorded.last, total) else recorded.step
-    taker = StateTaker(engine, recorded, last, records=config.replay.states)
+    taker = _StateTaker(engine, recorded, last, records=config.replay.states)
     with workers.Workers(config.dataset) as readers:
         splits = feed.splits(config.dataset, trainer, data, task, readers, engine)
         profiler = profile.Profiler(trainer.profile, engine.trace, folder)
@@ -256,12 +273,31 @@ def recompute(
         with stages.stage(title), stop.deferring(), suppress(_ReachedError):
             # The last step of a run is a period's end, after which the saver is asked and ends the training.
             loop.train(config, engine, splits, hooks, recorded.start)
-    epoch, offset = divmod(recorded.step - 1, length.epoch)
-    steps = min(length.epoch, total - epoch * length.epoch)
+    assert taker.history is not None, "the training ends at the last step"
+    examples = _examples(config.dataset, trainer, data.train, recorded.step, length)
+    return Recomputed(taker.history, taker.variables, examples, taker.states)
+
+
+def _build(engine: Engine, train: DataSource, recorded: RecordedStep) -> None:
+    """Builds an engine and gives it the state at the start of a recorded step."""
+    engine.build()
+    engine.cache_on_device(train)
+    if recorded.start is not None:
+        load(engine, recorded.start)
+    elif recorded.saved is not None:
+        # Before the steps and not after them, when the result is compared with it.
+        check_variables(engine, recorded.saved)
+
+
+def _examples(
+    dataset: DatasetConfig, trainer: TrainerConfig, train: DataSource, step: int, length: lengths.RunLength
+) -> list[int]:
+    """Returns the indices of a step's examples in the training split, padding left out."""
+    epoch, offset = divmod(step - 1, length.epoch)
+    steps = min(length.epoch, length.total - epoch * length.epoch)
     # The plan begins after `offset` steps of the epoch, so its first batch is that of the step.
-    plan = feed.epoch_plan(config.dataset, trainer, data.train, epoch, steps, offset)
-    taker.examples = [int(row) for row in plan.indices[0][plan.weights[0] > 0]]
-    return taker
+    plan = feed.epoch_plan(dataset, trainer, train, epoch, steps, offset)
+    return [int(row) for row in plan.indices[0][plan.weights[0] > 0]]
 
 
 def _ignore(*_: object) -> None:
@@ -272,19 +308,8 @@ class _ReachedError(Exception):
     """Ends the training at the last step."""
 
 
-class StateTaker(Saver):
-    """Saves nothing: takes the state after the recorded step, and ends the training after the last step.
-
-    Attributes:
-      history: the metrics up to the last step, as training records them.
-      variables: the state after the recorded step.
-      examples: indices of the step's examples in the training split, padding left out.
-      states: digests of the state at the start and after each step, if they are recorded.
-    """
-
-    history: MetricHistory
-    variables: dict[str, Array]
-    examples: list[int]
+class _StateTaker(Saver):
+    """Saves nothing: takes what `Recomputed` has of the training, and ends it after the last step."""
 
     def __init__(self, engine: Engine, recorded: RecordedStep, last: int, *, records: bool) -> None:
         """Takes the first state, as two runs may begin with different values."""
@@ -293,6 +318,8 @@ class StateTaker(Saver):
         self._step = recorded.step
         self._last = last
         self._records = records
+        self.history: MetricHistory | None = None
+        self.variables: Mapping[str, Array] = {}
         self.states: dict[int, State] = {}
         if records:
             self.states[recorded.first] = digests(engine.state())

@@ -19,7 +19,7 @@ from runner.data.base import ArraySource, ArraySpec, Dataset
 from runner.errors import ConfigError
 from runner.host.signals import StopRequest
 from runner.verify import replay as replays
-from runner.verify.replay import RecordedStep, StateTaker
+from runner.verify.replay import Recomputed, RecordedStep
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint import numpy_engine
@@ -60,7 +60,7 @@ def make_config(keys: dict[str, Any]) -> RunConfig:
 def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns a function that replays a run from its beginning."""
 
-    def replay(step: int, keys: dict[str, Any], saved: Any = None) -> StateTaker:
+    def replay(step: int, keys: dict[str, Any], saved: Any = None) -> Recomputed:
         config = make_config(keys)
         monkeypatch.setattr(replays, "make_engine", lambda *_: Engine(16, 3))
         arrays = numpy_engine.examples()
