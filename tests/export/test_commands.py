@@ -203,7 +203,7 @@ MISSING = [
     ([], ["run=null:", "set run=latest or run=<run id>"]),
     (["run=nosuch"], ["run=nosuch: no such run in", "set run=latest"]),
     (["run=latest@7"], ["checkpoints of that run are", "@44"]),
-    (["resume=latest"], ["resume=", "resume continues training"]),
+    (["resume=latest"], ["run=null:", "set run=latest or run=<run id>"]),
 ]
 
 
