@@ -10,7 +10,8 @@ from runner.console import size
 from runner.layout import mesh
 from runner.layout.rules import alike_once
 from runner.plan import known_errors, limits
-from runner.plan.base import ARITHMETIC, MAY_FIT, TARGET, Plan, Traffic, VariablePlan
+from runner.plan.base import ARITHMETIC, MAY_FIT, TARGET, TOO_LARGE, Forecast, Plan, Traffic, VariablePlan
+from runner.plan.memory import GRADIENTS
 
 # Layers listed by the bytes of their outputs: enough to see which kind of layer is the largest.
 _LARGEST = 3
@@ -155,10 +156,10 @@ def verdict(plan: Plan) -> list[str]:
     peak = size(forecast.peak_bytes)
     line = f"needs {peak} per device on hardware={forecast.hardware}"
     if forecast.capacity_bytes:
-        line = f"{forecast.verdict}: {peak} of {size(forecast.capacity_bytes)} per device of "
-        line += f"hardware={forecast.hardware}"
+        line = forecast.verdict
         if forecast.setting:
             line += f" with {forecast.setting}"
+        line += f": {peak} of {size(forecast.capacity_bytes)} per device of hardware={forecast.hardware}"
         if forecast.fits:
             line += f", {size(forecast.capacity_bytes - forecast.peak_bytes)} free"
         else:
@@ -170,6 +171,8 @@ def verdict(plan: Plan) -> list[str]:
             fix = f"shard over fewer with replicas: {mesh.override(forecast.split_axes)}"
         lines.append(f"{forecast.undivided}; {fix}")
     lines.append(f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})")
+    if forecast.memory_share and forecast.verdict != TOO_LARGE:
+        lines.append(_taken(forecast))
     if forecast.verdict == MAY_FIT:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
     if not forecast.fits:
@@ -193,12 +196,28 @@ def verdict(plan: Plan) -> list[str]:
     return lines
 
 
+def _taken(forecast: Forecast) -> str:
+    """Returns how much of a GPU's memory JAX takes, and how it takes more."""
+    whole = round(forecast.capacity_bytes / forecast.memory_share)
+    if forecast.setting:
+        return f"  by default, JAX takes {limits.DEFAULT:.0%} of {size(whole)}: set this variable for the run"
+    line = f"  JAX takes {forecast.memory_share:.0%} of {size(whole)}"
+    if forecast.memory_share != limits.DEFAULT:
+        return f"{line}, as {limits.VARIABLE} says"
+    return f"{line} by default; to let it take more, set {limits.VARIABLE}={limits.LARGEST}"
+
+
 def memory(plan: Plan) -> Rows:
     """Returns one device's memory by kind: at the peak of a step on hardware that is not here, else of all arrays."""
     rows: list[tuple[str, ...]] = []
     if plan.forecast is not None:
+        # At a peak without whole gradients, those of the block at work are among what the last part has.
+        last = [part.kind for part in plan.forecast.memory if part.bytes][-1]
         for part in plan.forecast.memory:
-            rows.append((part.kind, size(part.bytes), part.source))
+            source: str = part.source
+            if part.kind == GRADIENTS and not part.bytes:
+                source = f"in {last}"
+            rows.append((part.kind, size(part.bytes), source))
         rows.append(("peak", size(plan.forecast.peak_bytes), ""))
         heading = "Memory of one device at the peak of a step"
         return Rows(heading, ("", "bytes", "source"), 2, tuple(rows), has_sum=True)

@@ -51,6 +51,7 @@ class Verification:
       mesh: axes in words, such as `batch=4 model=2`.
       terms: length of the longest sum.
       rounding: of the perturbed runs.
+      devices: of the mesh.
     """
 
     checks: tuple[Check, ...]
@@ -58,6 +59,7 @@ class Verification:
     mesh: str
     terms: int
     rounding: Rounding
+    devices: int
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -99,6 +101,10 @@ class Verification:
             f"{variable.variable} ({variable.why})" for variable in self.variables if not variable.is_verified
         ]
         parts = [f"{self.verdict}: {self.steps} steps on {self.mesh} match one device"]
+        if self.devices == 1:
+            parts.append(
+                "this compares one device with itself, so no sharding is verified: set mesh=batch8 or another"
+            )
         count = f"{len(sensitive)} of {len(self.variables)} variables are sensitive"
         if sensitive:
             largest = max(variable.resolution for variable in sensitive)

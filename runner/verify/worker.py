@@ -196,8 +196,10 @@ class OneDevice:
             checks = compare(self.arrays, self.spread, in_float32(arrays), rounding)
         except ValueError as error:
             raise EngineError(f"verify failed: {error}") from error
-        axes = mesh.describe(self.request.config.mesh.axes)
-        return Verification(tuple(checks), self.request.batches.steps, axes, self.reference.longest_sum, rounding)
+        axes = self.request.config.mesh.axes
+        steps = self.request.batches.steps
+        terms = self.reference.longest_sum
+        return Verification(tuple(checks), steps, mesh.describe(axes), terms, rounding, mesh.size(axes))
 
 
 def computed(request: Request) -> OneDevice:

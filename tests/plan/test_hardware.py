@@ -318,6 +318,11 @@ def test_the_compilers_total_replaces_the_estimated_one() -> None:
     compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
     assert compiled == {"weights": 10, "optimizer state": 10, "activations": 10, "gradients": 7, "temporaries": 0}
     assert sum(compiled.values()) == 37
+    # Gradients that are not whole at the peak are named where they are.
+    for temporaries, place in ((GIB, "in temporaries"), (0, "in activations")):
+        held = {"activations": GIB, "gradients": 0, "temporaries": temporaries}
+        found = a_forecast(memory=tuple(MemoryPart(kind, count, "estimated") for kind, count in held.items()))
+        assert rows.memory(cases.plan(forecast=found)).rows[1] == ("gradients", "0 B", place)
 
 
 def test_rates_of_the_config_win_over_the_hardware_s_and_are_named() -> None:

@@ -35,14 +35,9 @@ def planned(gib: float, card: str = "h100", *, is_transformer: bool = True) -> F
     ("card", "gib", "start", "setting"),
     [
         ("h100", 59.0, "fits: 59.0 GiB of 59.3 GiB per device of hardware=h100, 333 MiB free", ""),
-        ("h100", 60.0, f"fits: 60.0 GiB of 75.1 GiB per device of hardware=h100 with {LARGEST}, 15.1", LARGEST),
-        ("h100", 78.0, f"may not fit: 78.0 GiB of 75.1 GiB per device of hardware=h100 with {LARGEST}, 2.86", LARGEST),
-        (
-            "h100",
-            100.0,
-            f"does not fit: 100 GiB of 75.1 GiB per device of hardware=h100 with {LARGEST}, 24.9",
-            LARGEST,
-        ),
+        ("h100", 60.0, f"fits with {LARGEST}: 60.0 GiB of 75.1 GiB per device of hardware=h100, 15.1", LARGEST),
+        ("h100", 78.0, f"may not fit with {LARGEST}: 78.0 GiB of 75.1 GiB per device of hardware=h100, 2.86", LARGEST),
+        ("h100", 100.0, f"does not fit with {LARGEST}: 100 GiB of 75.1 GiB per device of hardware=h100, 24", LARGEST),
         # XLA leaves that much of a TPU to programs, and JAX reserves nothing.
         ("v5e", 15.5, "fits: 15.5 GiB of 15.8 GiB per device of hardware=v5e, 256 MiB free", ""),
     ],
@@ -52,9 +47,14 @@ def test_plan_and_advice_compare_with_what_jax_reserves(
 ) -> None:
     monkeypatch.delenv(limits.VARIABLE, raising=False)
     verdict = planned(gib, card)
-    assert rows.verdict(cases.plan(forecast=verdict))[0].startswith(start)
+    line, more, *_ = rows.verdict(cases.plan(forecast=verdict))
+    assert line.startswith(start)
+    taken = f"  JAX takes 75% of 79.1 GiB by default; to let it take more, set {LARGEST}"
+    if setting:
+        taken = "  by default, JAX takes 75% of 79.1 GiB: set this variable for the run"
+    assert (more == taken) == (card == "h100" and not start.startswith("does not"))
     advised = ranking.of_forecast(START, verdict)
-    assert advised.verdict == start.partition(":")[0]
+    assert advised.verdict == start.partition(":")[0].removesuffix(f" with {LARGEST}")
     assert advised.setting == setting
 
 
@@ -63,6 +63,8 @@ def test_a_share_that_the_user_sets_is_the_limit_and_part_of_the_command(monkeyp
     assert planned(70.0).setting == "XLA_PYTHON_CLIENT_MEM_FRACTION=0.9"
     assert planned(72.0).verdict == "may not fit"
     monkeypatch.setenv(limits.VARIABLE, "0.5")
+    stated = rows.verdict(cases.plan(forecast=planned(30.0)))[1]
+    assert stated == f"  JAX takes 50% of 79.1 GiB, as {limits.VARIABLE} says"
     assert planned(45.0).verdict == "may not fit"
     assert planned(30.0).setting == ""
     monkeypatch.setenv(limits.VARIABLE, "most")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -210,7 +211,13 @@ def test_a_batch_statistic_may_differ_by_the_noise_of_its_own_sum() -> None:
 
 
 def report(mesh: Arrays) -> Verification:
-    return Verification(tuple(checks(mesh).values()), 3, "batch=8", 128, rounding_of(128))
+    return Verification(tuple(checks(mesh).values()), 3, "batch=8", 128, rounding_of(128), 8)
+
+
+def test_one_device_is_compared_with_itself_and_the_verdict_says_so() -> None:
+    note = "one device with itself, so no sharding is verified"
+    found = report(run())
+    assert [note in one.line() for one in (found, replace(found, devices=1))] == [False, True]
 
 
 def test_the_verdict_names_what_failed_first_and_the_worst_of_each_kind() -> None:

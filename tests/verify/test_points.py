@@ -166,7 +166,7 @@ def test_a_variable_whose_errors_rounding_hides_is_inconclusive_and_named_with_t
     twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]
     found = compared(a_run(given), twins, a_run(given, {"conv/bias": 1.08}))
     assert verdict_of(found) == "inconclusive"
-    report = Verification(tuple(found), 1, "batch=8", 128, Rounding(NOISE))
+    report = Verification(tuple(found), 1, "batch=8", 128, Rounding(NOISE), 8)
     assert "not sensitive: conv/bias (rounding hides errors of its gradient" in report.line()
     (blunt,) = [each for each in report.variables if not each.is_verified]
     assert blunt.resolution > SENSITIVITY
