@@ -33,7 +33,7 @@ from runner.cluster import lifecycle as processes
 from runner.cluster import membership, place, restarts
 from runner.cluster.team import ProcessError
 from runner.cluster.team import current as current_team
-from runner.config import masking, search_path
+from runner.config import import_path, masking, search_path
 from runner.config.compose import (
     application,
     compose_command,
@@ -188,7 +188,7 @@ def _raise(error: Exception, log: Path) -> NoReturn:
         if signum is not None:
             raise Interrupted(signum) from other
         logger.exception("the run failed")
-        text = f"{type(other).__name__}: {in_one_line(str(other))[:_SHOWN_CHARACTERS]}"
+        text = f"{type(other).__name__}: {in_one_line(str(other))[:_SHOWN_CHARACTERS]}{import_path.where(other)}"
         if isinstance(other, MemoryError) or any(sign in str(other) for sign in _NO_MEMORY):
             text = f"out of memory on this machine, or over the limit of `ulimit -v`: {text}"
         raise EngineError(f"{text}; the traceback is in {log}") from other

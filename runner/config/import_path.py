@@ -16,8 +16,15 @@ from typing import Any
 from runner.errors import ConfigError, describe, did_you_mean, in_one_line, invalid
 
 _FIX = "write it as package.module.name; the module must be on the Python path or in the current directory"
-# Folders of code that is not the user's own.
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+# Where code lies that is not the user's own: Python's, what is installed wherever, and this package.
+_PYTHON = sysconfig.get_paths()["stdlib"]
+_INSTALLED = ("site-packages", "dist-packages")
+_PACKAGE = Path(__file__).parents[1]
+_SHOWN_FRAMES = 3  # the last ones; what called them rarely matters, and the log has all
+_SHOWN_CHARACTERS = 80  # of a line of code
+# First packages of the paths that the config names: the user's own code also where it is installed. Process-wide, as
+# the modules are.
+_named: set[str] = set()
 
 
 def check(key: str, path: str) -> None:
@@ -57,6 +64,7 @@ def load(path: str, key: str) -> Callable[..., Any]:
       ConfigError: the import fails, and the message has the line of the user's file; or it leads to nothing callable.
     """
     module, _, name = path.rpartition(".")
+    _named.add(path.partition(".")[0])
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -78,18 +86,52 @@ def load(path: str, key: str) -> Callable[..., Any]:
 
 
 def _broken(path: str, key: str, error: BaseException) -> ConfigError:
-    problem = f"{line_of(error)}: {describe(error)}"
+    problem = f"the import raised {raised(error)}"
+    fix = "correct that line"
     if isinstance(error, SyntaxError):
         problem = f"{Path(error.filename or '').name}:{error.lineno}: {in_one_line(f'SyntaxError: {error.msg}')}"
-    return invalid(key, path, problem=problem, fix="correct that line")
+    if isinstance(error, TrainingAtImportError):
+        problem = f"the module trains a model when it is imported{where(error)}"
+        fix = 'move what trains below if __name__ == "__main__":'
+    return invalid(key, path, problem=problem, fix=fix)
 
 
-def line_of(error: BaseException) -> str:
-    """Returns the last line of the user's own that led to an error, such as `nets.py:6`; else the last one of all."""
-    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [place for place in places if not place[0].startswith(("<", __file__, *_LIBRARIES))]
-    file, line = (own or places)[-1]
-    return f"{Path(file).name}:{line}"
+class TrainingAtImportError(Exception):
+    """A user's module that trains a Keras model while it is imported, as a script does."""
+
+
+def raised(error: BaseException) -> str:
+    """Returns an exception as one line, with the last lines of the user's own code that led to it, if any did.
+
+    Such as `ValueError: bad unit (nets.py:14 in build, nets.py:9 in hidden: return keras.layers.Dense("ten"))`.
+    """
+    return describe(error) + where(error)
+
+
+def where(error: BaseException) -> str:
+    """Returns those lines alone, in parentheses after a space; nothing if none is the user's."""
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _is_users(Path(frame.filename))]
+        if frames:
+            places = [f"{_shown(Path(frame.filename))}:{frame.lineno} in {frame.name}" for frame in frames]
+            code = in_one_line(frames[-1].line or "")[:_SHOWN_CHARACTERS]
+            return f" ({', '.join(places[-_SHOWN_FRAMES:])}: {code})".replace(" in <module>", "")
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+def _is_users(file: Path) -> bool:
+    # Code without a file, such as `<frozen importlib>`, is Python's.
+    if file.name.startswith("<") or file.is_relative_to(_PACKAGE):
+        return False
+    is_installed = file.is_relative_to(_PYTHON) or not set(_INSTALLED).isdisjoint(file.parts)
+    return not is_installed or not _named.isdisjoint((*file.parts, file.stem))
+
+
+def _shown(file: Path) -> Path | str:
+    """Returns a file as an editor finds it from the current directory; the name alone of one outside."""
+    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file.name
 
 
 def parameters(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:

@@ -21,7 +21,7 @@ from runner.data.augment_steps import Arrays, Specs, Step
 from runner.data.base import Array, ChangedSource, DataSource, ExampleSource, Rows, stack_examples
 from runner.data.checks import options
 from runner.data.encode import check_example
-from runner.errors import DataError, describe
+from runner.errors import DataError
 
 # Called with (arrays, rng, **options).
 CustomFunction = Callable[..., Mapping[str, Array]]
@@ -87,7 +87,7 @@ class Augmented(ChangedSource, ExampleSource):
                 raise
             # The user's code may raise errors of any type.
             except Exception as error:
-                raise DataError(f"{self.example_name(row)}: {step.key} failed ({describe(error)})") from error
+                raise DataError(f"{self.example_name(row)}: {step.key} raised {import_path.raised(error)}") from error
         return arrays
 
 

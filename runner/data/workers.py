@@ -12,9 +12,10 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from runner.config.import_path import raised
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Array, ArraySpec, DataSource, Rows, empty_arrays, take
-from runner.errors import ConfigError, DataError, describe
+from runner.errors import ConfigError, DataError
 from runner.host import cores
 
 # Examples per task of a worker. Fewer cost more for handing tasks over; more would share a batch unevenly.
@@ -118,6 +119,6 @@ def _write_examples(source: DataSource, epoch: int, rows: Rows, arrays: Mapping[
             raise
         # The user's code may raise errors of any type.
         except Exception as error:
-            raise DataError(f"{source.example_name(int(row))} can't be made ({describe(error)})") from error
+            raise DataError(f"{source.example_name(int(row))} can't be made: {raised(error)}") from error
         for name, values in example.items():
             arrays[name][index] = values

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.config.import_path import line_of, parameters
+from runner.config.import_path import parameters, where
 from runner.config.schema import ModelConfig
 from runner.errors import ConfigError, in_one_line, shown
 from runner.layout.paths import RESERVED
@@ -81,7 +81,7 @@ def call(
         raise
     except Exception as error:
         reason = in_one_line(f"{type(error).__name__}: {error}")
-        message = f"model._target_={config.target}: the builder raised {reason} ({line_of(error)})"
+        message = f"model._target_={config.target}: the builder raised {reason}{where(error)}"
         if config.options:
             options = ", ".join(f"model.{key}={shown(value)}" for key, value in config.options.items())
             message += f"; it was given {options}"

@@ -2,7 +2,7 @@
 
 Keras draws the seeds of layers and initializers from Python's `random` when they are created, and users' code draws
 from `np.random`. The objects that a module creates when it is imported must be the same in every process, whatever
-was imported before.
+was imported before. And a module that trains a Keras model as it is imported, as a script does, is stopped there.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import random
 import sys
 import sysconfig
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, partial
+from functools import cache, partial, wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 
 from numpy import random as numpy_random
+
+from runner.config.import_path import TrainingAtImportError
 
 _OURS = ("runner", "hydra_plugins")
 # NumPy takes a seed of 32 bits.
@@ -54,11 +57,14 @@ def kept_random_state() -> Iterator[None]:
 class _Finder(MetaPathFinder):
     """Finds modules as the other finders do, and executes user modules with a random state of their own."""
 
+    # Process-wide, as imports are. Whether a user's module is being executed: a library that draws as it is imported
+    # must not move its streams, and a script must not train. Then the classes whose `fit` asks that.
+    in_own: ClassVar[bool] = False
+    _guarded: ClassVar[set[type]] = set()
+
     def __init__(self, seed: int, own: Collection[str]) -> None:
         self._seed = seed
         self._own = frozenset(own)
-        # Whether a user's module is being executed: a library that draws as it is imported must not move its streams.
-        self._in_own = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -70,7 +76,7 @@ class _Finder(MetaPathFinder):
         if spec is None or not isinstance(spec.loader, Loader) or not hasattr(spec.loader, "exec_module"):
             return spec
         is_own = is_users(spec, self._own)
-        if is_own or self._in_own:
+        if is_own or _Finder.in_own:
             seed = (zlib.crc32(fullname.encode()) ^ self._seed) & _MAX_SEED
             around = seeded(seed) if is_own else kept_random_state()
             execute = partial(self._execute, spec.loader, around, is_own)
@@ -80,13 +86,33 @@ class _Finder(MetaPathFinder):
     def _execute(self, loader: Loader, around: AbstractContextManager[None], is_own: bool, module: ModuleType) -> None:
         # The loader is as any other from here on; one may load several modules.
         del loader.exec_module
-        before = self._in_own
-        self._in_own = is_own
+        before = _Finder.in_own
+        _Finder.in_own = is_own
         try:
+            self._guard_fit()
             with around:
                 loader.exec_module(module)
         finally:
-            self._in_own = before
+            _Finder.in_own = before
+        self._guard_fit()  # the user's module may have imported Keras just now
+
+    def _guard_fit(self) -> None:
+        """Makes the `fit` of each Keras that is loaded raise while a user's module is executed."""
+        for name in ("keras", "tf_keras"):
+            model = getattr(sys.modules.get(name), "Model", None)
+            if model is not None and model not in self._guarded:
+                self._guarded.add(model)
+                model.fit = _raising_in_own(model.fit)
+
+
+def _raising_in_own(fit: Callable[..., object]) -> Callable[..., object]:
+    @wraps(fit)
+    def guarded(*args: object, **options: object) -> object:
+        if _Finder.in_own:
+            raise TrainingAtImportError
+        return fit(*args, **options)
+
+    return guarded
 
 
 def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:

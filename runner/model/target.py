@@ -32,6 +32,13 @@ def check(config: ModelConfig) -> None:
 def check_options(config: ModelConfig) -> None:
     """Imports the builder and checks that it takes the options of the config. Raises ConfigError if not."""
     builder = load(config.target)
+    kinds = [(base.__module__.partition(".")[0], base.__name__) for base in type(builder).__mro__]
+    if ("keras", "Model") in kinds or ("tf_keras", "Model") in kinds:
+        # A run and its verification need models of their own, with the run's seed.
+        module, _, name = config.target.rpartition(".")
+        problem = f"{name} is a model that is built already, but a run builds its own"
+        fix = f"write def build() in {module}, which creates and returns it, and set {_KEY}={module}.build"
+        raise invalid(_KEY, config.target, problem=problem, fix=fix)
     import_path.check_options("model", config.target, builder, config.options, (*_DATA_ARGUMENTS, LAYOUTS))
 
 

@@ -18,7 +18,7 @@ from runner.arrays import Arrays, Tensor
 from runner.config import import_path
 from runner.config.schema_task import CustomOptions, StepOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
-from runner.errors import ConfigError, describe, invalid
+from runner.errors import ConfigError, invalid
 from runner.task.base import LOSS, OutputSpec, Shapes, TaskData, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised, counted
@@ -61,7 +61,8 @@ class UserFunction:
         except ConfigError:
             raise
         except Exception as error:  # A user's function may raise anything.
-            raise ConfigError(f"{self.key}={self.path}: it raised {describe(error)}; fix that function") from error
+            problem = f"it raised {import_path.raised(error)}"
+            raise ConfigError(f"{self.key}={self.path}: {problem}; fix that function") from error
         # A traced array may have an unknown batch dim.
         size = next(iter(batch.values())).shape[0]
         is_vector = len(result.shape) == 1

@@ -22,6 +22,7 @@ from runner.cluster import lifecycle as processes
 from runner.cluster.place import Place, from_launcher
 from runner.cluster.team import current
 from runner.config.build import build
+from runner.config.import_path import where
 from runner.config.schema import MeshConfig, RunConfig
 from runner.data import loading
 from runner.data.base import Array
@@ -81,7 +82,7 @@ def main() -> None:
         traceback.print_exc()
         text = " ".join(str(error).split())
         # A library's error ends with what a user's code raised.
-        result = {"failed": f"{type(error).__name__}: {text[-_MAX_ERROR:]}"}
+        result = {"failed": f"{type(error).__name__}: {text[-_MAX_ERROR:]}{where(error)}"}
     result_file(folder, from_launcher()).write_text(json.dumps(result))
     errors = [str(text) for kind, text in result.items() if kind != "verification"]
     for text in errors:

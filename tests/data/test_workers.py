@@ -88,6 +88,6 @@ def test_threads_end_with_the_block_and_pending_reads_are_abandoned():
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_an_example_that_fails_is_named(count):
-    said = r"^words of row 33 can't be made \(KeyError: 'no such word'\)$"
+    said = r"^words of row 33 can't be made: KeyError: 'no such word' \(.*: raise KeyError"
     with workers.Workers(DatasetConfig(workers=count)) as opened, pytest.raises(DataError, match=said):
         opened.reader(Slow(fails=33)).read(0, np.arange(60))

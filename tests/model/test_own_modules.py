@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.config import import_path
+from runner.errors import ConfigError
 from runner.model import own_modules
 from tests import forks
 
@@ -38,7 +40,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget() -> None:
-    for name in ("own_first", "own_second", "own_library"):
+    for name in ("own_first", "own_second", "own_library", "keras"):
         sys.modules.pop(name, None)
 
 
@@ -81,6 +83,18 @@ def test_a_module_is_as_any_other_afterwards() -> None:
     assert type(module.__loader__).__name__ == "SourceFileLoader"
     assert module.__spec__ is not None
     assert module.__spec__.loader is module.__loader__
+
+
+def test_a_module_that_trains_at_its_import_is_stopped_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "keras.py").write_text("class Model:\n    def fit(self):\n        return 3\n")
+    (tmp_path / "own_first.py").write_text("import keras\nnet = keras.Model()\n\ndef build(): return net\nnet.fit()\n")
+    own_modules.watch(1)
+    with pytest.raises(
+        ConfigError, match=r"trains a model when it is imported \(.*own_first.py:5: net.fit\(\)\); move"
+    ):
+        import_path.load("own_first.build", "model._target_")
+    # Only there: what the module leads to may train, as every other code.
+    assert sys.modules["keras"].Model().fit() == 3
 
 
 def test_a_users_module_is_the_first_to_need_numpys_generator(tmp_path: Path) -> None:

@@ -140,12 +140,22 @@ def test_a_callable_with_other_parameters_is_rejected_and_not_called(
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_model_in_place_of_a_builder_is_rejected(write: Write) -> None:
+    write("Model = type('Model', (), {'__module__': 'keras.src', '__call__': print})\nnet = Model()")
+    assert f"net is a model that is built already, but a run builds its own; write def build() in {MODULE}" in refused(
+        "net"
+    )
+
+
 @pytest.mark.parametrize(
     ("source", "parts"),
     [
-        ("raise OSError('two\\nlines')", (f"{MODULE}.py:1: OSError: two lines; correct that line",)),
-        ("raise SystemExit(3)", (f"{MODULE}.py:1: SystemExit: 3",)),
-        ("import no_such_package_at_all", (f"{MODULE}.py:1: ModuleNotFoundError", "no_such_package_at_all")),
+        (
+            "raise OSError('two\\nlines')",
+            (f"OSError: two lines ({MODULE}.py:1: raise OSError('two\\nlines')); correct that line",),
+        ),
+        ("raise SystemExit(3)", (f"SystemExit: 3 ({MODULE}.py:1: raise",)),
+        ("import no_such_package_at_all", ("ModuleNotFoundError", f"({MODULE}.py:1: import no_such_package_at_all)")),
         ("\ndef build(:\n", (f"{MODULE}.py:2: SyntaxError: invalid syntax",)),
         ("def biuld(): ...", (f"module {MODULE} has no 'build'; did you mean biuld?",)),
         ("build = 3", ("build is not callable",)),

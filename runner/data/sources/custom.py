@@ -132,7 +132,7 @@ def _call_target(config: DatasetConfig) -> object:
         raise
     # The user's code may raise errors of any type.
     except Exception as error:
-        raise DataError(f"{_KEY}={config.target} failed: {describe(error)}") from error
+        raise DataError(f"{_KEY}={config.target} failed: {import_path.raised(error)}") from error
 
 
 def _is_table(value: object) -> bool:
@@ -182,7 +182,8 @@ def _custom_examples(content: Any, where: str) -> CustomExamples:
     # An object such as a stream may raise errors of any type here.
     except Exception as error:
         raise DataError(
-            f"{where} has no length ({describe(error)}); streams are not supported, as examples are read in any order"
+            f"{where} has no length ({import_path.raised(error)}); streams are not supported, as examples are read in "
+            "any order"
         ) from error
     if size < 1:
         raise DataError(f"{where} has no examples")
@@ -199,7 +200,7 @@ def _read_example(examples: Any, row: int, where: str) -> dict[str, Array]:
         raise
     # The user's code may raise errors of any type.
     except Exception as error:
-        raise DataError(f"{place} failed: {describe(error)}") from error
+        raise DataError(f"{place} failed: {import_path.raised(error)}") from error
     arrays = {}
     for name, value in _values_by_name(returned, place).items():
         arrays[name] = _read_value(value, f"{place}, {name}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.import_path import raised
 from runner.data.base import Array
 from runner.errors import DataError, describe
 
@@ -172,4 +173,4 @@ def _joined(batches: Iterator[object], where: str) -> dict[str, Array]:
         raise
     # The user's code may raise errors of any type.
     except Exception as error:
-        raise DataError(f"{where}: batch {number} can't be read: {describe(error)}") from error
+        raise DataError(f"{where}: batch {number} can't be read: {raised(error)}") from error

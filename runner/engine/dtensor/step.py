@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from runner import arrays
+from runner.config.import_path import raised
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.dtensor import operations, packed
@@ -22,7 +23,7 @@ from runner.engine.dtensor.devices import MeshPlacer
 from runner.engine.dtensor.guards import check_indexing, check_order, check_resources
 from runner.engine.dtensor.state import State, Update
 from runner.engine.dtensor.variable_reads import deferred
-from runner.errors import ConfigError, EngineError, describe
+from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
 from runner.model import scope
 from runner.task.base import LOSS, DataSpec, Outputs
@@ -105,7 +106,7 @@ class Steps:
             except (ConfigError, EngineError):
                 raise
             except Exception as error:  # a user's layers may raise anything
-                reason = f"a training step of the model raised {describe(error)}; correct it, or set engine=jax"
+                reason = f"a training step of the model raised {raised(error)}; correct it, or set engine=jax"
                 raise ConfigError(f"model._target_={self._config.model.target}: {reason}") from error
             # Row i of the results is selected by `where`: in a product with a mask, a NaN would reach all rows.
             row_k = tf.one_hot(i, calls) > 0.0

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from runner.config.import_path import parameters
+from runner.config.import_path import parameters, where
 from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec, Batch
 from runner.engine.base import LayerOutput, as_called
@@ -324,9 +324,9 @@ def _output_shapes(model: keras.Model, config: ModelConfig, data: DataSpec) -> d
 
 
 def reason(error: Exception) -> str:
-    """Returns an error's message in one line, without Keras's list of arguments."""
+    """Returns an error in one line with the user's own code, without Keras's list of arguments."""
     message, _, _ = str(error).partition("Arguments received by")
-    return in_one_line(f"{type(error).__name__}: {message}")
+    return in_one_line(f"{type(error).__name__}: {message}") + where(error)
 
 
 def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:

@@ -42,7 +42,7 @@ def make(config: OptimizerConfig) -> Any:
     try:
         transformation = function(**options)
     except Exception as error:  # A user's function may raise anything.
-        raise ConfigError(f"{_KEY}={config.target}: raised {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{_KEY}={config.target}: raised {import_path.raised(error)}") from error
     if not callable(getattr(transformation, "init", None)) or not callable(getattr(transformation, "update", None)):
         problem = f"returned {type(transformation).__name__}"
         raise invalid(_KEY, config.target, problem=problem, fix="return an optax.GradientTransformation")

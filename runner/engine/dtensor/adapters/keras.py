@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
 
-from runner.config.import_path import parameters
+from runner.config.import_path import parameters, raised
 from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec, Batch
 from runner.engine.base import LayerOutput, PlainModel, as_called
@@ -21,7 +21,7 @@ from runner.engine.dtensor.placing import place
 from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import map_values, without
 from runner.engine.registry import TF_KERAS
-from runner.errors import ConfigError, describe
+from runner.errors import ConfigError
 from runner.model import contract, padding, preprocessing, scope, target
 from runner.model.builder import call as build_model
 from runner.model.builder import check_kind, check_paths, data_arguments, with_named_outputs
@@ -53,7 +53,7 @@ class KerasAdapter:
             except Exception as error:  # of a user's code
                 raise ConfigError(
                     f"model._target_={self._config.target}: called with {', '.join(inputs)}, the model raised "
-                    f"{describe(error)}; set engine=jax, which calls a model that unpacks its argument with a tuple"
+                    f"{raised(error)}; set engine=jax, which calls a model that unpacks its argument with a tuple"
                 ) from error
         return model
 
