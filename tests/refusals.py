@@ -11,6 +11,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("tensorflow", "tf_keras", "keras", "jax", "mlflow", "sklearn")
+
+
+def without_libraries(folder: Path) -> str:
+    """Returns a PYTHONPATH with which a program ends, with another line, if it imports something heavy."""
+    blocked = folder / "blocked"
+    blocked.mkdir(parents=True)
+    for name in HEAVY:
+        (blocked / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    return f"{blocked}{os.pathsep}{folder}{os.pathsep}{ROOT}"
 
 
 def refuse_all(lines: Sequence[Sequence[str]], folder: Path) -> list[dict[str, Any]]:

@@ -151,8 +151,8 @@ def results(
       seed: of the draw.
       folder: an empty one.
       engine: name of the only one; empty: all.
-      network: likewise.
-      setting: likewise.
+      network: name of the only one; empty: all.
+      setting: name of the only one; empty: all.
       mutation: regular expression that is found in the names of mutations.
     """
     wanted = (network, engine, setting)

@@ -23,7 +23,7 @@ class Mutation:
       name: of it, which tells what is broken.
       way: what breaks it.
       networks: that it is tried on.
-      settings: likewise.
+      settings: that it is tried in.
       path: regular expression of the variable that it is aimed at, the first that it finds; empty: none.
       named: regular expression of what the verdict must name; empty: the variable that it is aimed at, or anything.
     """

@@ -39,7 +39,6 @@ ROWS: list[tuple[str, ...]] = [
     ("optimizer.schedule.name=plateau", "optimizer.schedule.name=plateau"),
     ("optimizer.schedule=cosine", "error: optimizer.schedule=cosine", "optimizer.schedule.name"),
     ("tracking.tags=[a]", "tracking.tags=[a]", "Cannot merge"),
-    ("trainer.epochs=1.5", "trainer.epochs=1.5", "must be an integer"),
     ("trainer.epochs=null", "trainer.epochs=null", "a run needs a length", "set trainer.epochs=3, trainer.steps"),
     ("name=${oc.env:NO_SUCH_VARIABLE}", "name", "NO_SUCH_VARIABLE"),
     ("hardware=h100  hardware.efficiency=[0.5]", "set hardware.efficiency=[0.45,0.85]"),
@@ -54,9 +53,8 @@ ROWS: list[tuple[str, ...]] = [
     ("mesh=batch4_model2  mesh.axes.batch=-1  mesh.axes.model=-1", "mesh.axes.model=-1", "only one axis may be -1"),
     ("mesh=batch4_model2  mesh.axes.batch=3  mesh.axes.model=-1", "mesh.axes.model=-1", "must divide the 8"),
     ("mesh.axes={model:4}", "layout.inputs", "batch"),
+    ("+mesh.axes.replica=2  mesh.axes.batch=4", "mesh.axes.replica=2: ", "one axis only; set engine=jax"),
     ("+mesh.axes.my-axis=2", "mesh.axes.my-axis=2", "letters, digits and _"),
-    ("+layout.inputs.image=[replica,null,null,null]", "no axis 'replica'", "mesh.axes.replica=2"),
-    ("layout.rules=[{match:d1/kernel,spec:[null,tensor]}]", "no axis 'tensor'", "mesh.axes.tensor=2"),
     ("mesh=batch2_model4  layout.rules=[{match:d1/kernel,spec:[model,model]}]", "replace one model by null"),
     ("layout.rules=[{match:'d1/(',spec:[null]}]", "layout.rules[0].match=d1/(", "regular expression"),
     ("mesh=batch8  layout=megatron", "no axis 'model' (its axis: batch)"),
@@ -89,8 +87,6 @@ ROWS: list[tuple[str, ...]] = [
     # Builders.
     ("model=custom", "model._target_", "is required; set model._target_="),
     ("model._target_=3", "model._target_=3", "an import path"),
-    ("model=custom  model._target_=no_such_module.build", "no_such_module.build", "no module no_such_module"),
-    ("model=custom  model._target_=os.system", "model._target_=os.system", "function of Python's own"),
     # Secrets.
     ("tracking.uri='http://ann:***@host'", "never stored"),
     ("tracking.uri='http://ann:p@ss@host'  trainer.epochs=[1", "'trainer.epochs=[1'"),
@@ -98,18 +94,11 @@ ROWS: list[tuple[str, ...]] = [
     # Tasks.
     ("task=segmentation  dataset.image_size=[32,48]", "needs the class numbers of its masks"),
     ("task.metrics=[AUCC]", "task.metrics=AUCC: is not a Keras metric that runs have; did you mean AUC?"),
-    ("task.metrics=[Hinge]", "task.metrics=Hinge", "does not fit the targets of the task"),
     ("engine=jax  task.metrics=[{AUC:{weighted:no}}]", "task.metrics.AUC.weighted=no: must be true or false"),
-    ("task=binary  task.metrics=[Recall]", "task.metrics=Recall: there is a metric recall already"),
     ("task.metrics=[AUC]", "task.metrics=[AUC]: is Keras 3's, which engine=keras_dtensor", "set engine=jax"),
     ("task=regression  task.loss=mse", "task.loss=mse", "set task.loss=mean_squared_error"),
     ("task=several", "task.outputs={}", "needs at least two outputs", "set task.outputs={age:{name:regression}"),
-    ("task=several  task.outputs={a:regression,b:{weight:1}}", "task.outputs.b={weight:1}", "needs the task"),
     ("task=several  task.outputs={a:regression,b:custom}", "task.outputs.b._target_ is required"),
-    (
-        "task=several  task.outputs={a:regression,b:{name:step,_target_:user_module.build}}",
-        "can't judge one of several outputs",
-    ),
     (
         "engine=core_dtensor  model=mlp_core  task=several  task.outputs={a:regression,b:binary}",
         "trains models of one output, but task=several judges several",
@@ -125,16 +114,13 @@ ROWS: list[tuple[str, ...]] = [
         "must be 1 with task=custom, whose loss compares all rows of a batch",
     ),
     # Datasets.
-    ("dataset=arrays  dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
     ("dataset=mixture  dataset.parts=[]", "dataset.parts=[]", "two datasets or more", "{name: arrays"),
     ("dataset=mixture  dataset.parts=[{name:arrays,path:nowhere.csv},{name:digits}]", ".parquet"),
-    ("dataset=huggingface  dataset.path=ylecun/mnist", "dataset.path=ylecun/mnist", "nothing is downloaded"),
     ("dataset.train='train['", "dataset.train=train[", "set \"dataset.train='train[:5000]'\""),
     ("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
     # Tracking, restarts and the trainer.
     ("tracking.uri=ftp://ann:secret@nowhere", "tracking.uri=ftp://ann:***@nowhere", "write sqlite:///<file>"),
     ("tracking.uri=postgres://h/d", "tracking.uri=postgres://h/d", "is no tracking URI"),
-    ("devices=8", "devices=8", "only python -m runner.advise has this key", "set mesh=batch8"),
     ("cluster.restarts=3", "cluster.restarts=3", "needs resume=auto", "add resume=auto name=exp1"),
     ("cluster.restarts=3  resume=auto  name=exp1", "nothing that starts the run again"),
     ("name=exp1", "name=exp1", "is for resume=auto", "add resume=auto"),
@@ -162,8 +148,6 @@ ROWS: list[tuple[str, ...]] = [
     ("mesh=sub/thing", "mesh=sub/thing:", "choose one, as mesh=batch1_model1"),
     ("trainer=[a]", "trainer=a:", "unknown option"),
     ("plan=${oc.env:NO_SUCH_VARIABLE}", "plan=${oc.env:NO_SUCH_VARIABLE}:", "resolving interpolation"),
-    ("layout.rules=[{match: d1/kernel, spec: [null,null], optional: maybe}]", "error: layout.rules[0].optional=maybe"),
-    ("layout.inputs.image=[[batch]]", "layout.inputs.image[0]=[batch]:"),
     # Hydra's own keys and flags.
     ("hydra.mode=FOO", "hydra.mode=FOO:", "expected one of [RUN, MULTIRUN]"),
     ("-m  hydra.mode=RUN", "hydra.mode=RUN: contradicts -m; set hydra.mode=MULTIRUN"),
@@ -195,7 +179,6 @@ ROWS: list[tuple[str, ...]] = [
     ("-m  hydra/sweeper=optuna  trainer.seed=1", "hydra/sweeper=optuna:", "no key is swept"),
     # Values that would be computed with, or left out, without a word.
     ("optimizer.learning_rate=1e39", "optimizer.learning_rate=1e+39", "float32 rounds this value to inf"),
-    ("optimizer.beta_1=0.99999999999", "optimizer.beta_1=0.99999999999", "float32 rounds this value to 1"),
     ("model=convnet  model.dropout=nan", "model.dropout=nan", "a finite number"),
     ("trainer.steps=3000000000", "trainer.steps=3000000000", "at most 2,147,483,647 (int32)"),
     ("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
@@ -204,7 +187,6 @@ ROWS: list[tuple[str, ...]] = [
     ("trainer.checkpoint.folder='~no_one/a'", "there is no user 'no_one'; use an absolute path, or ./~no_one"),
     ("sweep.metric=eval/los", "did you mean eval/loss?"),
     ("sweep.metric=eval/loss  sweep.direction=maximize", "sweep.metric=eval/loss", "direction=minimize"),
-    ("trainer.checkpoint.folder=http://host/a", "trainer.checkpoint.folder=http://host/a", "s3://"),
     ("trainer.checkpoint.folder=s3://me:pass@b/a", "trainer.checkpoint.folder=s3://me:***@b/a", "credentials"),
     ("trainer.checkpoint.folder='s3://b/a?sig=x'", "sig=***", "must not be a signed URL"),
     ("dataset=arrays  dataset.path=http://b/a.npz", "dataset.path=http://b/a.npz", "must be a local path"),
@@ -227,7 +209,7 @@ ROWS: list[tuple[str, ...]] = [
         f"{_EXPLICIT}  cluster.index=0  cluster.coordinator=127.0.0.1:29400  cluster.index=2",
         "from 0 to 1, different for each process",
     ),
-    ("cluster=auto", "cluster=auto: no scheduler detected", "Slurm, Open MPI, torchrun and Kubernetes are not set"),
+    ("cluster=auto", "no scheduler detected (the variables of Slurm, Open MPI", "a plan needs cluster.processes only"),
     ("mesh=batch2  cluster=local", "engine=keras_dtensor", "trains in one process only", "set engine=jax"),
     ("mesh=batch2  mesh.device=tpu  cluster=local  engine=jax", "mesh.device=tpu"),
 ]

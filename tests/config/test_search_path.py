@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config import search_path
 from runner.config.invocation import command, composed_with
 from runner.host import paths, session
-from tests import forks
+from tests.refusals import assert_refused, refuse_all
 
 
 @pytest.fixture
@@ -84,45 +84,25 @@ def test_an_own_option_hides_the_programs_and_an_own_config_does_not(project: Pa
     ]
 
 
-def refused(project: Path, *arguments: str, module: str = "runner") -> str:
-    done = forks.python("-m", module, *arguments, folder=project, code=2)
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert not (project / "outputs").exists()
-    return done.stderr
+MISTAKES = {
+    "experiment=mine model.widht=8": "keys of model: _target_, width); did you mean model.width?",
+    "--config-dir options experiment=other trainer.epochz=8": "did you mean trainer.epochs?",
+    "experiment=no_yaml": "no_yaml.yaml, line 3: invalid YAML",
+    "experiment=no_key": "trainer.epochz: unknown key",
+    # What is wrong with an option that is not chosen is in no other's way.
+    "trainer.epochz=3": "did you mean trainer.epochs?",
+}
 
 
-@pytest.mark.parametrize(
-    ("module", "typed", "told"),
-    [
-        (
-            "runner.plan",
-            "experiment=mine model.widht=8",
-            "keys of model: _target_, width); did you mean model.width?",
-        ),
-        ("runner.verify", "--config-dir options experiment=other trainer.epochz=8", "did you mean trainer.epochs?"),
-        ("runner.runs", "swep=latest", "did you mean sweep?"),
-    ],
-)
-def test_what_is_misspelt_is_one_line_that_knows_the_users_options(
-    project: Path, module: str, typed: str, told: str
-) -> None:
+def test_mistakes_in_a_command_line_and_in_the_users_own_files_are_one_line(project: Path) -> None:
     put(project / "options/experiment/other.yaml", "# @package _global_\ntrainer: {epochs: 2}\n")
-    assert told in refused(project, *typed.split(), module=module)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("# @package _global_\ntrainer: {epochs: 2\n", "bad.yaml, line 3: invalid YAML"),
-        ("# @package _global_\ntrainer: {epochz: 2}\n", "trainer.epochz: unknown key"),
-    ],
-)
-def test_a_mistake_in_the_users_own_file_is_one_line(project: Path, text: str, told: str) -> None:
-    put(project / "conf/experiment/bad.yaml", text)
-    assert told in refused(project, "experiment=bad")
+    put(project / "conf/experiment/no_yaml.yaml", "# @package _global_\ntrainer: {epochs: 2\n")
+    put(project / "conf/experiment/no_key.yaml", "# @package _global_\ntrainer: {epochz: 2}\n")
     put(project / "conf/mesh/bad.yaml", "{")
-    assert "did you mean trainer.epochs?" in refused(project, "trainer.epochz=3"), "and is in no other's way"
+    found = refuse_all([typed.split() for typed in MISTAKES], project)
+    for answer, told in zip(found, MISTAKES.values(), strict=True):
+        assert (answer["code"], answer["left"]) == (2, False)
+        assert_refused([told], answer["out"], answer["err"])
 
 
 def test_a_recorded_command_line_has_its_folder_of_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.errors import ConfigError
 from runner.layout import hybrid, mesh, resolve
 from runner.layout.axes import axis_size, batch_axis, data_axes
 from runner.plan import rows
-from runner.plan.checks.run import convert
 from tests import forks
-from tests.config.test_config import composed
 from tests.plan import cases
 from tests.plan.test_hardware import a_forecast
 
@@ -78,11 +75,6 @@ def test_both_axes_shard_the_examples() -> None:
     # Each of three processes has the devices of one replica.
     assert [mesh.columns(axes, str(axis), process, 3) for process in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert mesh.columns({"batch": 2, "replica": 2}, "replica+batch", 0, 2) == [0, 2]
-
-
-def test_dtensor_has_no_axis_of_replicas() -> None:
-    with pytest.raises(ConfigError, match=r"mesh\.axes\.replica=2: .*one axis only; set engine=jax"):
-        convert(composed("+mesh.axes.replica=2", "mesh.axes.batch=4"))
 
 
 @pytest.mark.nightly

@@ -11,25 +11,22 @@ from pathlib import Path
 import pytest
 
 from runner.cluster.launch import free_port
-from tests.processes.started import ROOT, WITHIN_S
+from tests.processes.started import WITHIN_S
+from tests.refusals import without_libraries
 
 pytestmark = pytest.mark.slow
 
-HEAVY = ("tensorflow", "tf_keras", "keras", "jax", "mlflow", "sklearn")
 COMMON = ("mesh=batch2", "dataset=digits", "tracking=none", "cluster=explicit", "cluster.processes=2", "engine=jax")
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Starts a command in a folder of its own, where importing anything heavy ends it with another line."""
-    blocked = folder / "blocked"
-    blocked.mkdir(parents=True)
-    for name in HEAVY:
-        (blocked / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    path = without_libraries(folder)
     kept = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     return subprocess.Popen(  # a real start: of what is imported when
         [sys.executable, "-m", "runner", *arguments, f"hydra.run.dir={folder / 'run'}"],
         cwd=folder,
-        env=kept | {"PYTHONPATH": f"{blocked}{os.pathsep}{ROOT}"},
+        env=kept | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

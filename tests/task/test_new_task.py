@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from runner import arrays
+from runner.cli.notebook import compose
 from runner.config import schema_task
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySpec
+from runner.errors import ConfigError
 from runner.task import registry
-from tests import forks
 from tests.docs import reference
 
 ROOT = Path(__file__).parents[2]
@@ -84,18 +85,6 @@ example_weight: null
 exponent: 2.0
 """
 
-# Its registry entry, and a command that has it.
-COMMAND = """
-import sys
-from importlib import import_module
-
-import power
-from runner.task.registry import TaskEntry, register
-
-register("power", TaskEntry("power.Power", has_measurements=True), power.PowerOptions)
-import_module("runner.cli.entry").main(sys.argv.pop(1))
-"""
-
 # What may name tasks: the registry, and the options that it gets from the config.
 MAY_NAME_TASKS = {
     "config/schema_task.py",
@@ -128,19 +117,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_options_of_a_new_task_are_checked(folder: Path) -> None:
-    words = ["--config-dir", "conf", "dataset=arrays", "dataset.path=points.npz", "tracking=none", "model=mlp"]
-    options = {"folder": folder, "code": 2, "library": forks.TENSORFLOW, "PYTHONPATH": f"{ROOT}:{folder}"}
+def test_the_options_of_a_new_task_are_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    typed = ("dataset=arrays", "dataset.path=points.npz", "tracking=none", "model=mlp", f"task={NAME}")
+    assert compose(*typed).task.options == {"exponent": 2.0}
     for override, message in (
         ("task.exponent=-1", "task.exponent=-1.0: "),
         ("task.exponent=two", "task.exponent=two: "),
         ("+task.exponnt=2", "did you mean exponent?"),
         ("sweep.metric=eval/r2", "sweep.metric=eval/r2: "),
     ):
-        typed = [*words, f"task={NAME}", override]
-        done = forks.python("-c", COMMAND, "runner.cli.train", *typed, **options)  # type: ignore[arg-type]
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+        with pytest.raises(ConfigError) as caught:
+            compose(*typed, override)
+        assert message in str(caught.value)
 
 
 @pytest.mark.usefixtures("folder")

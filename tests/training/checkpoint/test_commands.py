@@ -87,13 +87,9 @@ def test_a_resume_that_the_engine_rejects_changes_nothing(tmp_path: Path) -> Non
     # The lock names the process that held it last, and is no part of the record.
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "run.lock"}
     again = (f"resume={folder}", "optimizer=sgd", "trainer.epochs=2", f"hydra.run.dir={tmp_path / 'again'}")
-    for more, said in (
-        ([], "was saved with another optimizer"),
-        (["trainer.verify_first=true", "verify.steps=1"], "was saved with another optimizer"),
-        (["evaluate.split=train"], "evaluate.split=train: only python -m runner.evaluate reads it"),
-    ):
+    for more in ((), ("trainer.verify_first=true", "verify.steps=1")):
         done = run(tmp_path, *again, *more, code=2, library="jax")
-        assert said in done.stderr
+        assert "was saved with another optimizer" in done.stderr
         _, after = recorded(tmp_path)
         assert (after.info.status, after.info.end_time) == (before.info.status, before.info.end_time)
         assert after.data.tags == before.data.tags

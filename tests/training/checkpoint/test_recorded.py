@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ from hypothesis import strategies as st
 
 from runner.checkpoint import arguments, recorded, runs, storage
 from runner.errors import ConfigError
+from tests import forks
+from tests.refusals import without_libraries
 from tests.training.checkpoint.test_storage import content, register
-
-ROOT = Path(__file__).parents[3]
 
 USUAL = [
     "experiment=core_tutorial",
@@ -206,24 +204,18 @@ def test_a_run_id_that_is_a_path_is_rejected(own: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["runner", "runner.evaluate"])
-def test_a_command_rejects_a_foreign_record_before_it_imports_or_opens_anything(tmp_path: Path, module: str) -> None:
+def test_a_command_rejects_a_foreign_record_before_it_imports_or_opens_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
     folder = _saved(tmp_path / "foreign", "bbbb", ["model._target_=evil.run"])
     (folder / "step-000000005" / "checkpoint.json").write_text("not to be read")
     folder.chmod(0o777)
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef run(**given): ...\n")
-    for name in ("tensorflow", "jax", "mlflow", "keras"):
-        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    monkeypatch.setenv(*forks.REAL)
     key = "resume" if module == "runner" else "run"
-    done = subprocess.run(
-        [sys.executable, "-m", module, f"{key}={folder}", f"hydra.run.dir={tmp_path / 'out'}"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
+    words = ("-m", module, f"{key}={folder}", f"hydra.run.dir={tmp_path / 'out'}")
+    done = forks.python(*words, folder=tmp_path, code=2, PYTHONPATH=without_libraries(tmp_path))
+    assert done.stdout == ""
     assert done.stderr.startswith(f"error: {key}={folder}: its recorded 'model._target_=evil.run' could run")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "ran").exists()

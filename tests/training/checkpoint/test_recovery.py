@@ -19,24 +19,12 @@ from runner.cluster import process
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig, RunConfig
 from runner.engine.lengths import RunLength
 from runner.errors import ConfigError, PassingError
+from runner.host.lock import locked
 from runner.tracking import Tracker
 from runner.train.saved import open_saved
-from tests.data.conftest import python
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.test_storage import content, end, register
 
-HOLD = """
-import sys, time
-from contextlib import ExitStack
-from pathlib import Path
-from runner.checkpoint import resume
-from runner.config.schema import RunConfig
-config = RunConfig(resume=sys.argv[1])
-with ExitStack() as held:
-    resume.open_previous(config, {"a": {"b": [1, None, 1e-7]}}, held)
-    print("held", "tensorflow" in sys.modules or "jax" in sys.modules or "mlflow" in sys.modules, flush=True)
-    time.sleep(600)  # until it is killed
-"""
 CONTENT = {"a": {"b": [1, None, 1e-7]}}  # as `tests.training.checkpoint.test_storage.ABOUT` has it
 
 
@@ -62,18 +50,14 @@ def previous(held: ExitStack, **given: str) -> resume.Previous:
     return found
 
 
-def test_two_processes_can_not_resume_one_run(folder: Path, held: ExitStack) -> None:
-    first = python(HOLD, str(folder))
-    assert first.stdout is not None
-    assert first.stdout.readline().strip() == "held False", "and that before a library is imported"
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match=f"resume=aaaa: the run is in use by process {first.pid}") as refused:
-        previous(held, resume=str(folder))
-    assert "\n" not in str(refused.value)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert previous(held, branch=str(folder)).branches, "it only reads"
-    first.kill()
-    first.wait(10)
+def test_a_run_that_another_process_holds_is_not_resumed(folder: Path, held: ExitStack) -> None:
+    with locked(folder / runs.LOCK, wait=False):
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        with pytest.raises(ConfigError, match=r"resume=aaaa: the run is in use by process \d+") as refused:
+            previous(held, resume=str(folder))
+        assert "\n" not in str(refused.value)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        assert previous(held, branch=str(folder)).branches, "it only reads"
     assert previous(held, resume=str(folder)).checkpoint.step == 30
 
 
