@@ -78,9 +78,9 @@ def compose(*overrides: str) -> RunConfig:
 
 def _check(overrides: Sequence[str]) -> None:
     for override in overrides:
-        if override.startswith("-") or override == "hydra.mode=MULTIRUN":
+        if override.startswith("-"):
             fix = f"write key=value, or type python -m runner {override}"
-            raise ConfigError(f"{override}: must be an override of one run, not a flag or a sweep; {fix}")
+            raise ConfigError(f"{override}: must be an override of one run, not a flag; {fix}")
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,17 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     Folders of options are given as `hydra.searchpath=[...]`.
 
     Raises:
+      ConfigError: it is a sweep, as a preset may make it.
       HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `runner.cli.messages`.
     """
     with _separate_hydra():
-        return hydra.compose(PRIMARY, overrides=list(map(texts.kept, overrides)))
+        composed = hydra.compose(PRIMARY, overrides=list(map(texts.kept, overrides)), return_hydra_config=True)
+    if composed.hydra.mode == RunMode.MULTIRUN:
+        problem = "is a sweep, but this takes one run"
+        raise invalid(
+            "hydra.mode", "MULTIRUN", problem=problem, fix="add hydra.mode=RUN, or type the sweep in a shell"
+        )
+    return without_hydra(composed)
 
 
 def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[str], number: int) -> DictConfig:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from runner.console import Console
@@ -27,7 +28,10 @@ Means = Mapping[str, float]
 
 
 class Display:
-    """Shows the progress of training: a bar per period on a terminal, or lines for logs and pipes."""
+    """Shows the progress of training: a bar per period on a terminal, or lines for logs and pipes.
+
+    Both end with the time that the whole run will still take.
+    """
 
     def __init__(self, mode: str = "none", console: Console | None = None, evaluated: str = "test") -> None:
         """Shows nothing yet.
@@ -42,6 +46,12 @@ class Display:
         self._shows = mode != "none"
         self._period = ""
         self._steps = 0
+        self._done = 0
+        self._steps_after = 0
+        # The pace of the run with its evaluations and checkpoints, but without its first call, which compiles.
+        self._trained = 0
+        self._first_call: float | None = None
+        self._left = ""
         self._shown = time.monotonic()
         self._task: TaskID | None = None
         self._progress: Progress | None = None
@@ -51,29 +61,52 @@ class Display:
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[rate]:.0f} steps/s  {task.fields[metrics]}", markup=False),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}", markup=False),
                 console=self._console,
                 transient=True,
             )
 
-    def start_period(self, name: str, steps: int, done: int = 0) -> None:
-        """Starts a period, such as `epoch 1/3`, of which a resumed run has done some steps already."""
+    def start_period(self, name: str, steps: int, done: int = 0, after: int = 0) -> None:
+        """Starts a period, such as `epoch 1/3`, of which a resumed run has done some steps already.
+
+        `after` are the run's steps after this period.
+        """
         self._period = name
         self._steps = steps
+        self._done = done
+        self._steps_after = after
         if self._progress is not None:
             self._progress.start()
             # A NaN or Inf loss may have ended the last period before its bar was removed.
             self._remove_bar()
-            self._task = self._progress.add_task(name, total=steps, completed=done, rate=0.0, metrics="")
+            self._task = self._progress.add_task(
+                name, total=steps, completed=done, rate=0.0, metrics="", left=self._left
+            )
 
     def update(self, done: int, rate: float, means: Means) -> None:
         """Shows the steps of the period that are done, steps per second, and the means of the period so far."""
+        self._left = self._time_left(done)
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, rate=rate, metrics=metrics_line(means))
+            self._progress.update(self._task, completed=done, rate=rate, metrics=metrics_line(means), left=self._left)
         elif self._shows and time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
-            seconds_left = (self._steps - done) / rate if rate else 0.0
-            progress = f"step {done}/{self._steps}  {rate:.0f} steps/s"
-            self._print(f"{self._period}  {progress}  {metrics_line(means)}  {seconds_left:.0f} s left")
+            line = f"{self._period}  step {done}/{self._steps}  {rate:.0f} steps/s  {metrics_line(means)}"
+            if self._left:
+                line += f"  {self._left} left"
+            self._print(line)
+
+    def _time_left(self, done: int) -> str:
+        """Returns the time to the end of the run when so many steps of the period are done; nothing at first."""
+        now = time.monotonic()
+        if self._first_call is None:
+            self._first_call = now
+        else:
+            self._trained += done - self._done
+        self._done = done
+        if not self._trained:
+            return ""
+        steps_left = self._steps - done + self._steps_after
+        seconds = steps_left * (now - self._first_call) / self._trained
+        return f"run {timedelta(seconds=round(seconds))}"
 
     def end_period(self, means: Means, evaluation: Evaluation | None) -> None:
         """Prints the period's line, with the evaluation after it if one was due."""

@@ -286,7 +286,8 @@ def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int)
     meter = training.meter
     hooks = training.hooks
     first = training.length.start(end)
-    hooks.display.start_period(training.length.describe_period(end), end - first, training.step - first)
+    name = training.length.describe_period(end)
+    hooks.display.start_period(name, end - first, training.step - first, training.length.total - end)
     if training.step == first:
         recorder.start_epoch()
     rate_logged = time.monotonic()

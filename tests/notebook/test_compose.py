@@ -31,9 +31,9 @@ def test_overrides_mean_what_they_mean_on_the_command_line() -> None:
         (["trainer.epoch=1"], "trainer.epoch=1: unknown key"),
         (["trainer.epochs=1,2"], "trainer.epochs=1,2:"),
         (["=5"], "'=5': has no key"),
-        (["-m"], "-m: must be an override of one run, not a flag or a sweep; write key=value"),
+        (["-m"], "-m: must be an override of one run, not a flag; write key=value"),
         (["--help"], "--help: must be an override of one run"),
-        (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN: must be an override of one run"),
+        (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN: is a sweep"),
         (["resume=latest", "trainer.checkpoint.folder=nowhere"], "resume=latest: no run left a checkpoint"),
     ],
 )
@@ -47,7 +47,14 @@ def test_what_cannot_work_is_the_commands_line(overrides: list[str], shown: str)
 def test_a_folder_of_ones_own_options_is_searched(tmp_path: Path) -> None:
     (tmp_path / "mesh").mkdir()
     (tmp_path / "mesh" / "mine.yaml").write_text("axes: {batch: 4}\ndevice: cpu\n")
-    assert runner.compose("mesh=mine", f"hydra.searchpath=[file://{tmp_path}]").mesh.axes == {"batch": 4}
+    found = f"hydra.searchpath=[file://{tmp_path}]"
+    assert runner.compose("mesh=mine", found).mesh.axes == {"batch": 4}
+    (tmp_path / "mesh" / "mine.yaml").write_text(
+        "# @package _global_\nmesh: {axes: {batch: 4}}\nhydra: {mode: MULTIRUN}\n"
+    )
+    with pytest.raises(runner.ConfigError, match=r"hydra\.mode=MULTIRUN: is a sweep, but this takes one run"):
+        runner.make_plan("mesh=mine", found)
+    assert runner.compose("mesh=mine", found, "hydra.mode=RUN").dataset.name == "mnist"
 
 
 def test_another_hydra_program_finds_its_own_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,14 +26,19 @@ def shown(console: Console) -> str:
 
 def test_a_pipe_gets_a_line_every_few_seconds_and_one_per_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "_SECONDS_BETWEEN_LINES", 0.0)
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr(display, "time", clock)
     out = console(terminal=False)
     lines = display.Display("auto", out, "validation")
-    lines.start_period("epoch 2/3", 10, 2)
+    lines.start_period("epoch 2/3", 10, 2, after=1000)
     lines.update(4, 2.0, {"loss": 0.5})
+    clock.monotonic = lambda: 60.0  # since the first call, which compiled
+    lines.update(6, 2.0, {"loss": 0.5})
     lines.end_period({"loss": 0.5}, EVALUATION)
     lines.close()
     assert shown(out).splitlines() == [
-        "epoch 2/3  step 4/10  2 steps/s  loss 0.5000  3 s left",
+        "epoch 2/3  step 4/10  2 steps/s  loss 0.5000",
+        "epoch 2/3  step 6/10  2 steps/s  loss 0.5000  run 8:22:00 left",  # 1,004 steps of 30 s
         "epoch 2/3 train loss 0.5000 | validation loss 0.2500",
     ]
 
