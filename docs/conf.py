@@ -5,9 +5,12 @@ Nothing here may name another host: the site is read from a folder, without a ne
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import runner
+
+sys.path.append(str(Path(__file__).parent))  # site_pages
 
 project = "mesh-runner"
 author = "The runner authors"
@@ -15,7 +18,7 @@ copyright = author  # noqa: A001  # Sphinx's name
 version = runner.__version__
 release = version
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "site_pages"]
 root_doc = "index"
 exclude_patterns = ["bugs/**"]  # programs, not pages
 
@@ -39,9 +42,12 @@ html_title = f"mesh-runner {version}"
 html_sourcelink_suffix = ""
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_search_scorer = str(Path(__file__).parent / "_static" / "search_scores.js")
+html_favicon = "_static/favicon.svg"
+html_additional_pages = {"404": "404.html"}
+templates_path = ["_templates"]
 html_theme_options = {
-    "logo": {"text": "mesh-runner"},
+    "logo": {"text": f"mesh-runner {version}"},
+    "search_as_you_type": True,
     "header_links_before_dropdown": 7,
     "navbar_end": ["theme-switcher"],
     "footer_start": ["copyright"],

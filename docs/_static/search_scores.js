@@ -1,15 +1,15 @@
-// How search orders its results: Sphinx's own scores, and a bonus if a title contains the whole query.
-// Titles of pages come before titles of sections, and the changelog comes last. For a term
-// of one or two words, a page whose title is a question comes after the pages on the whole subject.
+// How search orders its results. Scorer.weights, which docs/site_pages.py appends, says how much a page is about a word.
+// A section whose title is the query comes before its page. A key comes first if it is what was typed.
 var Scorer = {
-  score: (result) => {
-    const [page, title, anchor, , score] = result;
-    const query = (new URLSearchParams(window.location.search).get("q") || "").trim().toLowerCase();
-    const isOneTerm = query.split(/\s+/).length < 3;
-    const isQuestion = title.endsWith("?");
-    const ofTitle = anchor ? 40 : isQuestion && isOneTerm ? -5 : 50;
-    const bonus = query && title.toLowerCase().includes(query) ? ofTitle : 0;
-    return page === "CHANGELOG" ? -1 : score + bonus;
+  score: ([page, title, , , score, , kind]) => {
+    const query = document.querySelector('input[name="q"]').value.trim().toLowerCase();
+    if (kind === "object") return /[_.]/.test(query) && title.toLowerCase().endsWith(query) ? 500 : score / 100;
+    const stemmer = new Stemmer();
+    const weight = (word) => Scorer.weights[stemmer.stemWord(word)]?.[page] || 0;
+    const relevance = splitQuery(query).reduce((sum, word) => sum + weight(word), 0);
+    const heading = title.toLowerCase().split(" > ").pop();
+    const ofTitle = kind === "title" ? (20 * query.length) / heading.length : heading.startsWith(query) ? 20 : 0;
+    return score / 10 + relevance + ofTitle;
   },
   objNameMatch: 11,
   objPartialMatch: 6,

@@ -160,7 +160,13 @@ def cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    return f"`{cell(text)}`" if text else ""
+    return f"`{' '.join(text.split())}`" if text else ""
+
+
+def entry(key: str, kind: str, default: str, meaning: str) -> str:
+    """Returns a key's item of a list; the site makes an entry of a definition list of it."""
+    facts = "; ".join(fact for fact in (kind, f"default {default}") if fact)
+    return f"- `{key}`: {facts}" + (f"\\\n  {' '.join(meaning.split())}" if meaning else "")
 
 
 def _group(group: str) -> list[str]:
@@ -194,13 +200,12 @@ def _group(group: str) -> list[str]:
             keys.setdefault(name, {})
     if not keys:
         return lines
-    lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name, values in keys.items():
         if name == "name" and group not in _NAMED:
             continue
         kind, says = typed.get(name, ("", ""))
-        meaning = cell(says or meanings.get(name, ""))
-        lines.append(f"| `{group}.{name}` | {cell(kind)} | {_defaults(values, len(files))} | {meaning} |")
+        default = _defaults(values, len(files))
+        lines.append(entry(f"{group}.{name}", kind, default, says or meanings.get(name, "")))
     lines.append("")
     if group == "task":
         lines += _keras_metrics()
@@ -227,6 +232,10 @@ def _defaults(values: dict[str, str], files: int) -> str:
         return "by the option"
     if len(by_value) == 1 and (len(values) == files or len(values) > 5):
         return code(*by_value)
+    most = max(by_value, key=lambda value: len(by_value[value]))
+    if len(values) == files and len(by_value[most]) > 3:
+        by_value[most] = ["other options"]
+        by_value[most] = by_value.pop(most)  # last
     return "; ".join(f"{code(value)} ({', '.join(given)})" for value, given in by_value.items())
 
 
@@ -267,12 +276,13 @@ def page() -> str:
     lines += ["### Hydra: launchers, sweepers and logging", "", "| option | |", "|---|---|"]
     of_hydra = sorted((CONF / "hydra").rglob("*.yaml"))
     lines += [f"| `{file.relative_to(CONF).parent}={file.stem}` | {cell(head(file))} |" for file in of_hydra]
-    lines += ["", "| key | default | meaning |", "|---|---|---|"]
+    lines.append("")
     for file in of_hydra:
         if file.parent.name in ("launcher", "sweeper"):
             for name, value, says in listed(file):
                 if name != "_target_":
-                    lines.append(f"| `hydra.{file.parent.name}.{name}` ({file.stem}) | {code(value)} | {cell(says)} |")
+                    key = f"hydra.{file.parent.name}.{name} ({file.stem})"
+                    lines.append(entry(key, "", code(value) or "empty", says))
     lines += ["", "## Environment", "", "| variable | |", "|---|---|"]
     lines += [f"| `{name}` | {says} |" for name, says in _VARIABLES]
     return "\n".join(lines) + "\n"

@@ -6,7 +6,8 @@ build the site or to read it. `python -m tests.docs.site links` asks the other h
 The pages stay plain Markdown in one folder, which hosting sites show too. What only Sphinx needs is added to a copy:
 each list item that begins with a link gives that page its place in the navigation, comments such as
 `<!-- autofunction: name -->` become directives, the words after a fence become a caption, and the generated reference
-becomes one page per config group.
+becomes one page per config group, whose keys are entries of a definition list. `docs/site_pages.py` orders
+the results of a search.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _HEADING = re.compile(r"^### (.+)$", flags=re.M)
 _TO_REFERENCE = re.compile(r"\]\(reference\.md#([\w-]+)\)")
 _DIRECTIVE = re.compile(r"^<!-- (auto\w+): ([\w.]+) -->$", flags=re.M)
 _CAPTION = re.compile(r'^```(sh|python|yaml|text) (?:title="([^"\n]+)"|([^\n]+))$', flags=re.M)
+_KEY = re.compile(r"^- `([^`]+)`: (?:(.*); )?default (.*?)(?:\\\n  (.*))?$", flags=re.M)
 # What a browser fetches from another host by itself, as opposed to a link that a reader follows. Of the relations of a
 # `link` element only these fetch: stylesheet, icon, preload, prefetch, modulepreload, preconnect and dns-prefetch.
 _FETCHES = {
@@ -59,11 +61,17 @@ def reference_split() -> dict[str, str]:
     split, listed = {}, []
     for heading, body in zip(parts[::2], parts[1::2], strict=True):
         name = "reference_" + re.sub(r"[^a-z]", "", heading.partition(":")[0].lower())
-        split[name] = f"# Config group {heading}\n{body.replace('#### ', '## ')}"
+        split[name] = f"# Config group {heading}\n{_KEY.sub(_entry, body).replace('#### ', '## ')}"
         listed.append(f"- [{heading}]({name}.md)")
     toctree = ["", "```{toctree}", ":hidden:", "", *split, "```", ""]
     lines = [_GROUPS, "One page per group:", "", *listed, "", f"## {end}", *toctree]
     return {"reference": begin + "\n".join(lines), **split}
+
+
+def _entry(key: re.Match[str]) -> str:
+    name, kind, default, meaning = key.groups(default="")
+    options = [f":type: {kind}"] * bool(kind) + [f":default: {default}"]
+    return "\n".join([f"```{{confval}} {name}", *options, "", meaning, "```"])
 
 
 @functools.cache

@@ -17,8 +17,7 @@ def test_the_reference_is_that_of_conf_and_the_code() -> None:
 
 
 def test_every_key_that_the_config_has_is_in_it_and_explained() -> None:
-    rows = [line for line in reference.page().splitlines() if line.startswith("| `")]
-    explained = {row.split("`")[1] for row in rows if row.rstrip(" |").split("|")[-1].strip()}
+    explained = set(re.findall(r"^- `([\w.]+)`: .*default .*\\\n  \S", reference.page(), flags=re.M))
     kinds = {spec.name: spec.default_factory for spec in fields(schema.RunConfig)}
     for group in kinds:
         if (reference.CONF / group).is_dir() and group != "model":
@@ -41,7 +40,7 @@ def test_a_key_that_is_added_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setattr(reference, "CONF", tmp_path)
     rows = "\n".join(reference._group("mesh"))
-    assert "| `mesh.new` |  | `3` | of it |" in rows
+    assert "- `mesh.new`: default `3`\\\n  of it" in rows
     assert "python" not in rows
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benchmarks import screenshots
 from tests.docs import pages, site
 
 
@@ -40,6 +43,11 @@ def test_the_reference_is_one_page_per_group_without_a_loss(monkeypatch: pytest.
     whole = pages.path_of("reference").read_text()
     rows = [line for line in whole.splitlines() if line.startswith("| `")]
     assert Counter(rows) == Counter(row for text in split.values() for row in text.splitlines() if row in set(rows))
+    keys = re.findall(r"^- `([^`]+)`: (?:.*; )?default", whole, flags=re.M)
+    assert keys == re.findall(r"^```\{confval\} (.*)$", "".join(split.values()), flags=re.M)
+    assert (
+        "```{confval} mesh.cpu_devices\n:type: integer, from 1 to 256\n:default: `8`\n\nmax" in split["reference_mesh"]
+    )
     assert split["reference_mesh"].startswith("# Config group `mesh`\n")
     assert "- [`mesh`](reference_mesh.md)" in split["reference"]
     page = tmp_path / "x.md"
@@ -68,10 +76,38 @@ def test_what_a_page_fetches_from_another_host_is_found(tmp_path: Path, name: st
     assert site.fetching(tmp_path) == [name] * fetches
 
 
+# What is typed -> the title of the first result.
+FOUND_FIRST = {
+    "Adam": "Optimizers and learning rate",
+    "csv": "Data",
+    "llama": "KerasHub models and fine-tuning",
+    "4 GPUs": "One machine with several GPUs (multi-GPU)",
+    "wandb": "MLflow",
+    "sweep": "Sweeps and hyperparameter search",
+    "trainer.epochs": "trainer.epochs",
+}
+
+
 @pytest.mark.nightly
-def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_fetches_nothing_and_is_found_and_read_in_a_browser(tmp_path: Path) -> None:
     for name in ("sphinx", "myst_parser", "pydata_sphinx_theme", "sphinx_copybutton"):
         pytest.importorskip(name, reason="needs the extra docs")
     done = site.sphinx("html", tmp_path / "site")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert site.fetching(tmp_path / "site" / "html") == []
+    html = tmp_path / "site" / "html"
+    assert site.fetching(html) == []
+    assert (html / "404.html").is_file()
+    assert all('name="description"' in (html / f"{page}.html").read_text() for page in ("index", "faq", "api"))
+    if not any(map(shutil.which, screenshots._BROWSERS)):
+        pytest.skip("needs a browser")
+    with screenshots.browser_page(390, 800) as page:
+        page.goto((html / "faq.html").as_uri())
+        cut = "blocks => blocks.filter(block => block.scrollWidth > block.clientWidth + 1).length"
+        assert page.eval_on_selector_all(".highlight-none pre", cut) == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.evaluate("document.querySelector('#pst-search-dialog').showModal()")
+        for typed, title in FOUND_FIRST.items():
+            page.locator("#pst-search-dialog input").fill("")
+            page.locator("#pst-search-dialog input").press_sequentially(typed)
+            page.wait_for_timeout(1000)  # the theme waits for 0.3 s without a key
+            assert page.locator("#search-results .search a").first.text_content() == title, typed
