@@ -31,6 +31,7 @@ from runner.layout import mesh
 from runner.layout.paths import ema_path, is_variable
 from runner.task.base import DataSpec, Task
 from runner.tracking import Tracker, attach
+from runner.tracking.records import figure_tags
 from runner.train.display import result_table
 from runner.train.export.check import BATCH, TOLERANCE, Difference, check
 from runner.train.export.signature import Served
@@ -125,7 +126,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         if (target / name).exists():
             console.print_lines([str(target / name)])
     console.print_lines([f"left out {line}" for line in left_out])
-    _record(store, saved.checkpoint.step, target, compared)
+    _record(store, target, compared)
     uri = store.log_model(
         lambda where, run_id: log.log_model(
             where, run_id, plain, served, examples, name="export", step=saved.checkpoint.step, convert=convert
@@ -229,12 +230,12 @@ def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None
             )
 
 
-def _record(store: Tracker, step: int, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
-    metrics: dict[str, float] = {}
+def _record(store: Tracker, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
+    figures: dict[str, float] = {}
     for name, difference in next(iter(compared.values())).items():
         if not difference.exact:
-            metrics[f"export/{name}_difference"] = difference.largest
-    store.log_metrics(step, metrics)
+            figures[f"export/{name}_difference"] = difference.largest
+    store.set_tags(figure_tags(figures))
     for path in (target / RECORD, target / TOKENIZER):
         if path.is_file():
             store.log_artifact(path, "export")

@@ -210,6 +210,8 @@ class OpenedRun:
         if self._store is None:
             return pd.DataFrame({name: [value] for name, value in self.results.items()})
         columns = {name: dict(records.history(self._store, self.run_id, name)) for name in self.results}
+        # A figure of the run as a whole has no points.
+        columns = {name: points for name, points in columns.items() if points}
         frame = pd.DataFrame(columns).sort_index()
         frame.index.name = "step"
         return frame

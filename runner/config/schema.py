@@ -344,15 +344,15 @@ class TrackingConfig:
     Attributes:
       name: `mlflow` or `none`.
       uri: tracking URI; null: $MLFLOW_TRACKING_URI, else a SQLite file in `outputs/`.
-      experiment: MLflow experiment.
-      run_name: name of the run; null: made of model, mesh and layout.
-      tags: additional tags of the run.
+      experiment: MLflow experiment; null: $MLFLOW_EXPERIMENT_NAME, else `runner`.
+      run_name: name of the run; null: $MLFLOW_RUN_NAME, else made of model, mesh and layout.
+      tags: additional tags of the run, beside those of $MLFLOW_RUN_CONTEXT, a JSON object.
     """
 
     name: str = choice("mlflow", "mlflow", "none")
     # `runner.tracking.location` checks it.
     uri: str | None = text(None, example="sqlite:///mlflow.db")
-    experiment: str = text("runner", example="my_experiment")
+    experiment: str | None = text(None, example="my_experiment")
     run_name: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
 

@@ -167,6 +167,16 @@ class Engine(ABC):
         With several processes each returns its own; together they return every shard once.
         """
 
+    def summary(self) -> str:
+        """Returns Keras's table of the model's layers; of what is no Keras model, the variables and their shapes."""
+        model: Any = getattr(self, "_model", None)
+        lines: list[str] = []
+        if hasattr(model, "summary"):
+            model.summary(print_fn=lines.append)
+        else:
+            lines += [f"{path}  {placement.shape}" for path, placement in self.placements.items()]
+        return "\n".join(lines) + "\n"
+
     @abstractmethod
     def plain_model(self, values: Mapping[str, Array] | None = None) -> PlainModel:
         """Returns the model on one device, of its framework's own layers, with these whole arrays by path.

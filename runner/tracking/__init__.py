@@ -15,6 +15,7 @@ from runner.host.late import late
 from runner.host.paths import project_root
 from runner.host.signals import current
 from runner.tracking.base import FOLDER, RunSpec, Status, Tracker
+from runner.tracking.location import environment_tags
 from runner.tracking.mlflow_setup import reason, set_environment, warn
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def open_tracker(
     Before that, it marks runs of this machine as KILLED if their process is gone.
 
     Args:
-      config: whose `run_name` and `tags` come before those of `spec`.
+      config: whose `run_name` and `tags` come before those of the environment, and these before those of `spec`.
       spec: of the run.
       folder: the run's own, which gets the file of its records.
       resume_run_id: a run to continue; its status becomes RUNNING again.
@@ -55,7 +56,7 @@ def open_tracker(
     """
     if config.name == "none":
         return Tracker()
-    spec = replace(spec, name=config.run_name or spec.name, tags={**spec.tags, **config.tags})
+    spec = replace(spec, name=config.run_name or spec.name, tags={**spec.tags, **environment_tags(), **config.tags})
     root = root or project_root()
     with stages.stage("opening the run's record in MLflow"):
         opened = store.open_tracking(config, root)

@@ -29,6 +29,7 @@ class RunSpec:
       parent_run_id: the run that it is nested in.
       config: the whole config, flat; what a resumed run has recorded is compared with it.
       description: of a new run, in Markdown; it is written once, so what a person writes into it stays.
+      metrics: of its evaluations with their better directions, `loss` first: the experiment's charts show them.
     """
 
     name: str
@@ -37,6 +38,7 @@ class RunSpec:
     parent_run_id: str | None = None
     config: Mapping[str, object] = field(default_factory=dict)
     description: str = ""
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
 
 class Tracker:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ _PARAM_LIMIT = 6000
 _TAG_LIMIT = 8000
 # The tag that MLflow shows as a run's description.
 DESCRIPTION = "mlflow.note.content"
+# Prefix of the tags with the figures that have one value per run: as metrics they would be charts of one point.
+_FIGURE = "mlflow.figure."
 
 
 class Point(NamedTuple):
@@ -87,6 +90,25 @@ def clean_params(params: Mapping[str, object]) -> dict[str, str]:
 def clean_tags(tags: Mapping[str, object]) -> dict[str, str]:
     """Returns tags as MLflow stores them."""
     return {clean_key(key): str(value)[:_TAG_LIMIT] for key, value in tags.items()}
+
+
+def figure_tags(figures: Mapping[str, float]) -> dict[str, str]:
+    """Returns the tags of figures that have one value per run.
+
+    >>> figure_tags({"plan/bytes_per_device": 153760.0, "throughput/input_wait": 0.05})
+    {'mlflow.figure.plan/bytes_per_device': '153760', 'mlflow.figure.throughput/input_wait': '0.05'}
+    """
+    return {f"{_FIGURE}{name}": f"{value:.15g}" for name, value in figures.items()}
+
+
+def figures_of(tags: Mapping[str, str]) -> dict[str, float]:
+    """Returns the figures among a run's tags, without those that a person has changed into words."""
+    figures: dict[str, float] = {}
+    for name, text in tags.items():
+        if name.startswith(_FIGURE):
+            with suppress(ValueError):
+                figures[name.removeprefix(_FIGURE)] = float(text)
+    return figures
 
 
 def as_text(value: object) -> str:

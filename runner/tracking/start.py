@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import getpass
+import math
 import platform
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import starmap
 from pathlib import Path
 
-from mlflow.entities import Param
+from mlflow.entities import Metric, Param
 
 from runner.cluster import process
 from runner.host import session
+from runner.task.metrics import default
+from runner.tracking import view
 from runner.tracking.base import ENDED, RunSpec
 from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import DESCRIPTION, clean_params, clean_tags
@@ -43,6 +47,12 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
         # The tags are part of the call, so a run never exists without the identity of its process.
         run = store.client.create_run(store.experiment_id, tags=clean_tags(tags), run_name=spec.name)
         run_id = str(run.info.run_id)
+        if spec.metrics:
+            # MLflow's comparison of runs begins with the metric that it was sent first, else one of the machine.
+            first = Metric(default(spec.metrics), math.nan, int(time.time() * 1000), 0)
+            store.client.log_batch(run_id, metrics=[first], synchronous=True)
+            for key, value in view.tags(spec.metrics).items():
+                store.client.set_experiment_tag(store.experiment_id, key, value)
         params = list(starmap(Param, clean_params(spec.params).items()))
         for start in range(0, len(params), _PARAMS_PER_CALL):
             batch = params[start : start + _PARAMS_PER_CALL]
@@ -91,10 +101,7 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
 
 def _source_tags(root: Path) -> dict[str, str]:
     """Returns MLflow's own source tags."""
-    program = Path(session.current().program)
-    # `python -m runner` is recorded as `runner`.
-    source = program.parent.name if program.name == "__main__.py" else program.name
-    tags = {"mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
+    tags = {"mlflow.source.name": f"python -m {session.command_module()}", "mlflow.source.type": "LOCAL"}
     # In containers, a user id may have no name.
     with suppress(OSError, KeyError, ImportError):
         tags["mlflow.user"] = getpass.getuser()

@@ -26,7 +26,9 @@ from runner.host.lock import locked
 from runner.host.paths import project_root
 from runner.host.secrets import scrub
 from runner.host.signals import current
-from runner.tracking.location import VARIABLE, is_database, is_http, shown, sqlite_path, tracking_uri
+from runner.task.metrics import LOSS_NAME
+from runner.tracking import view
+from runner.tracking.location import VARIABLE, experiment_name, is_database, is_http, shown, sqlite_path, tracking_uri
 from runner.tracking.mlflow_setup import NOT_MLFLOW, http_code, quiet, reason, warn
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ else:
     utils = late("mlflow.store.db.utils")
 
 # MLflow's UI shows it in the list of experiments. Which view opens is up to the address, in MLflow 3.17.
-_KIND = {"mlflow.experimentKind": "custom_model_development"}
+_TAGS = {"mlflow.experimentKind": "custom_model_development", **view.tags([LOSS_NAME])}
 # Folder of the artifacts, next to a SQLite file.
 _ARTIFACTS = "mlartifacts"
 # Runs per request: MLflow's own default.
@@ -79,7 +81,7 @@ class Store:
 
 def open_tracking(config: TrackingConfig, root: Path | None = None) -> Store:
     """Opens the store that the `tracking` group names; `root` has the default one, null: the project's folder."""
-    return open_store(tracking_uri(config.uri, root or project_root()), config.experiment)
+    return open_store(tracking_uri(config.uri, root or project_root()), experiment_name(config.experiment))
 
 
 def open_store(uri: str, experiment: str) -> Store:
@@ -180,7 +182,7 @@ def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
     location = None if path is None else (path.parent / _ARTIFACTS).as_uri()
     try:
-        return client.get_experiment(client.create_experiment(name, location, tags=_KIND))
+        return client.get_experiment(client.create_experiment(name, location, tags=_TAGS))
     except MlflowException:
         # Another process may have been faster.
         experiment = client.get_experiment_by_name(name)

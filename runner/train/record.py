@@ -29,6 +29,7 @@ from runner.task import metrics
 from runner.task.registry import metric_directions
 from runner.tracking import RunSpec, Status, Tracker, open_tracker
 from runner.tracking.base import ENDED as ENDED
+from runner.tracking.location import run_name
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ CONFIG = "config.yaml"
 INCOMPLETE = "runner.incomplete_logs"
 _DEFAULT_LAYOUT = "replicated"
 _LISTED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
-_TAGGED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "experiment")
+_TAGGED_GROUPS = ("model", "layout", "engine", "dataset", "experiment")
 _LISTED_KEYS = (
     "dataset.batch_size",
     "engine.precision",
@@ -87,16 +88,21 @@ def open_run(
     """
     options = choices()
     typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
-    tags = {metrics.TAG: json.dumps(metric_directions(config.task))}
+    directions = metric_directions(config.task)
+    tags = {metrics.TAG: json.dumps(directions)}
     for group in _TAGGED_GROUPS:
         if group in options:
             tags[f"runner.{group}"] = options[group]
+    # As in the params: an option's axes may have been changed.
+    tags["runner.mesh"] = mesh.describe(config.mesh.axes)
+    name = config.name or run_name() or _name(config.task.name, config.dataset.batch_size, options, typed_keys)
     spec = RunSpec(
-        prefix + (config.name or _name(config.task.name, config.dataset.batch_size, options, typed_keys)),
+        prefix + name,
         listed_params(content, options, typed_keys),
         tags,
         config=dict(flatten(content)),
         description=f"`{command}`",
+        metrics={} if prefix else directions,
     )
     sweep = membership()
     if sweep is not None:

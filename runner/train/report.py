@@ -53,6 +53,7 @@ class Outcome:
       splits: its examples.
       result: of the training loop.
       length: of the run by its config; with early stopping it may have ended before.
+      plan: the figures of its plan by name, such as `plan/bytes_per_device`.
       mfu: model FLOPs utilization (MFU) of training, a fraction; None: it is not known.
       encoding: how the run's data became numbers.
     """
@@ -62,6 +63,7 @@ class Outcome:
     splits: Splits
     result: loop.Result
     length: RunLength
+    plan: Mapping[str, float]
     mfu: float | None
     encoding: Encoding
 
@@ -196,6 +198,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.mfu,
     }
+    summary |= {name.replace("/", "_"): value for name, value in outcome.plan.items()}
     summary |= prefixed("train_", result.epoch_means)
     for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
         if evaluation is not None:

@@ -30,7 +30,7 @@ from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.errors import EngineError, UnsavedError
 from runner.host import signals, stages
-from runner.host.outputs import quiet_native_log, required
+from runner.host.outputs import quiet_native_log, required, spared
 from runner.host.outputs import warn as warn_of_disk
 from runner.layout import mesh
 from runner.model import gpt_options
@@ -47,6 +47,7 @@ from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
 from runner.tracking.base import NewPoints
+from runner.tracking.records import figure_tags
 from runner.train import feed, lines, loop, profile
 from runner.train.display import Display
 from runner.train.identity import versions
@@ -60,6 +61,7 @@ Verify = Callable[[Mapping[str, object], VerifyConfig, Path], Verdict]
 
 _CHECKPOINTS = "runner.checkpoints"
 _ORIGIN = "runner.branched_from"
+_SUMMARY = "model_summary.txt"
 
 
 def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
@@ -199,14 +201,17 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             if verdict is not None:
                 verdict.record(folder, tracker, console)
             engine, plan, splits = ready or built()
+            if team.is_first:
+                with spared(str(folder / _SUMMARY)):
+                    (folder / _SUMMARY).write_text(engine.summary(), "utf-8")
+                    tracker.log_artifact(folder / _SUMMARY)
             measures: Mapping[str, float] = {}
             if plan is not None:
                 with quiet_native_log(folder / "runner.log"):
                     for path in write_files(plan, folder):
                         tracker.log_artifact(path)
-                tracker.set_tags({"runner.plan": rows.in_a_line(plan)})
                 measures = plan.metrics()
-            points.log(start, measures)
+                tracker.set_tags({"runner.plan": rows.in_a_line(plan), **figure_tags(measures)})
 
             # ------------------------------------------------------------------ checkpoints
             saver = Saver()
@@ -267,15 +272,16 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             if result.meter.rate:
                 plan_config = replace(config.plan, gflops=peak)
                 flops = model_flops(config.model, config.dataset.batch_size, engine, task)
+                counted = measures
                 if flops:
-                    measures = {**measures, "plan/flops_per_device": flops / mesh.size(config.mesh.axes)}
-                mfu = utilization(plan_config, measures, result.meter.rate)
+                    counted = {**measures, "plan/flops_per_device": flops / mesh.size(config.mesh.axes)}
+                mfu = utilization(plan_config, counted, result.meter.rate)
             if mfu is not None:
                 speed["throughput/model_flop_utilization"] = mfu
-            points.log(result.steps, speed)
+            tracker.set_tags(figure_tags(speed))
             if journal is not None and len(journal.attempts()) > 1:
                 tracker.set_tags({attempts.TAG: attempts.causes(journal.attempts())})
-            outcome = Outcome(config, engine, splits, result, length, mfu, data.encoding)
+            outcome = Outcome(config, engine, splits, result, length, measures, mfu, data.encoding)
             if result.unsaved is not None:
                 tracker.set_tags({loop.UNSAVED: result.unsaved})
             with stages.stage("writing the results"):

@@ -35,6 +35,7 @@ from runner.host.outputs import spared
 from runner.plan.checks import warnings as config_warnings
 from runner.plan.table import plan_console
 from runner.tracking import Tracker
+from runner.tracking.records import figure_tags
 from runner.train.record import CONFIG, Verdict, open_run, recorded, with_config
 from runner.train.saved import open_saved
 from runner.verify import parting, replay
@@ -130,8 +131,8 @@ def _record(report: Verification | None, failure: str, folder: Path, tracker: Tr
         with spared(f"verify.json in {folder}"):
             tracker.log_artifact(report.write(folder, installed(_PACKAGES)))
         is_verified = report.verdict == "verified"
-        tracker.set_tags({"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict})
-        tracker.log_metrics(0, report.metrics())
+        tags = {"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict}
+        tracker.set_tags(tags | figure_tags(report.figures()))
         console.print(report.table(console.width))
         console.print(report.basis(), soft_wrap=True, markup=False)
     if failure:

@@ -152,15 +152,15 @@ class Verification:
             "docs/how_verify_works.md"
         )
 
-    def metrics(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float]:
         """Returns figures for the tracker."""
-        metrics = {"verify/worst_ratio": self.worst.ratio}
+        figures = {"verify/worst_ratio": self.worst.ratio}
         if self.variables:
             verified = sum(variable.is_verified for variable in self.variables)
-            metrics["verify/verified_share"] = verified / len(self.variables)
+            figures["verify/verified_share"] = verified / len(self.variables)
         for check in _worst_of(attrgetter("kind"), self.checks):
-            metrics[f"verify/{check.kind}_ratio"] = check.ratio
-        return metrics
+            figures[f"verify/{check.kind}_ratio"] = check.ratio
+        return figures
 
     def content(self) -> dict[str, object]:
         """Returns everything as plain values for JSON."""

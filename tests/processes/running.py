@@ -107,7 +107,7 @@ def points(folder: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
     """Returns the only run of a folder's store, and its points by metric, in the order in which they were logged."""
     client, only = recorded(folder)
     histories = {key: client.get_metric_history(only.info.run_id, key) for key in only.data.metrics}
-    return only, {key: [(one.step, one.value) for one in found] for key, found in histories.items()}
+    return only, {key: [(one.step, one.value) for one in found if one.step] for key, found in histories.items()}
 
 
 def alike(found: Mapping[str, Sequence[tuple[int, float]]]) -> dict[str, Sequence[tuple[int, float]]]:

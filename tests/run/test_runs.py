@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from runner.tracking.records import figures_of
 from tests import forks
 from tests.processes.running import recorded
 from tests.stores import store_in
@@ -61,8 +62,8 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def steps_of(client: Any, run_id: str, metric: str) -> list[int]:
-    """Returns the steps of a metric's points in order."""
-    return [point.step for point in client.get_metric_history(run_id, metric)]
+    """Returns the steps of a metric's points in order; that of step 0 says that the run was not evaluated yet."""
+    return [point.step for point in client.get_metric_history(run_id, metric) if point.step]
 
 
 def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path) -> None:
@@ -76,7 +77,8 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert len(found.data.params) <= 22
     shown = [tag for tag in found.data.tags if not tag.startswith("mlflow.")]
     assert len(shown) <= 9, shown
-    assert found.data.tags["runner.mesh"] == "batch2"
+    assert found.data.tags["runner.mesh"] == found.data.params["mesh"]
+    assert found.data.tags["mlflow.source.name"] == "python -m runner"
     assert found.data.tags["runner.data"].startswith("digits, SHA-256 ")
     assert steps_of(client, found.info.run_id, "train/loss") == [10, 20, 30, 40, 44]
     assert steps_of(client, found.info.run_id, "learning_rate") == [10, 20, 30, 40, 44]
@@ -84,7 +86,13 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert found.data.metrics["eval/accuracy"] == summary(tmp_path)["eval_accuracy"] > 0.85
     assert found.data.metrics["throughput/examples_per_second"] > 0
     artifacts = {item.path for item in client.list_artifacts(found.info.run_id)}
-    assert {"config.yaml", "curves.png", "confusion.png", "wrong.png"} <= artifacts
+    assert {"config.yaml", "curves.png", "confusion.png", "wrong.png", "model_summary.txt"} <= artifacts
+    planned = figures_of(found.data.tags)["plan/bytes_per_device"]
+    assert planned == summary(tmp_path)["plan_bytes_per_device"] > 0
+    assert not {name.partition("/")[0] for name in found.data.metrics} - {
+        "eval", "train", "throughput", "learning_rate", "system"
+    }, "every metric is a curve"  # fmt: skip
+    assert next(iter(found.data.metrics)) == "eval/accuracy", "MLflow's comparison begins with an evaluation's"
     assert found.outputs.model_outputs, "the model was logged"
     assert summary(tmp_path)["eval_examples"] == 360
     assert done.stdout.splitlines()[0] == "mesh batch=2 on 2 virtual CPU devices"

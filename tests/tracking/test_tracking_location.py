@@ -1,7 +1,19 @@
 import pytest
 import sqlalchemy
+from mlflow import MlflowClient
 
-from runner.tracking.location import absolute, default_uri, shown, sqlite_path, sqlite_uri, ui_lines
+from runner.config.schema import TrackingConfig
+from runner.errors import ConfigError
+from runner.tracking.location import (
+    absolute,
+    check,
+    default_uri,
+    experiment_name,
+    shown,
+    sqlite_path,
+    sqlite_uri,
+    ui_lines,
+)
 
 
 def test_the_default_is_an_absolute_sqlite_file_in_outputs(tmp_path):
@@ -62,8 +74,21 @@ def test_other_uris_stay_as_they_are(uri):
 
 
 def test_the_printed_command_starts_one_worker_and_no_jobs():
-    serve, page, _ = ui_lines("sqlite:////tmp/x.db", "1", "abc")
+    serve, page, _, charts = ui_lines("sqlite:////tmp/x.db", "1", "abc")
     assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in serve
     assert serve.endswith("--workers 1")
     assert "--port 5000 " in serve
     assert page.startswith("run: http://127.0.0.1:5000/#/")
+    assert charts.endswith("&compareRunsMode=CHART&viewStateShareKey=runner")
+
+
+def test_mlflows_variables_count_where_the_config_has_no_value(opener, uri, monkeypatch):
+    for name, value in (("EXPERIMENT_NAME", "theirs"), ("RUN_CONTEXT", '{"team": "vision", "purpose": "x", "n": 1}')):
+        monkeypatch.setenv(f"MLFLOW_{name}", value)
+    run = MlflowClient(uri).get_run(opener(uri, experiment=None).run_id)
+    assert MlflowClient(uri).get_experiment(run.info.experiment_id).name == "theirs"
+    assert [run.data.tags[key] for key in ("team", "purpose", "n")] == ["vision", "x", "1"]
+    assert experiment_name("mine") == "mine"
+    monkeypatch.setenv("MLFLOW_RUN_CONTEXT", "[team]")
+    with pytest.raises(ConfigError, match=r"^MLFLOW_RUN_CONTEXT=\[team\]: must be a JSON object of tags; set "):
+        check(TrackingConfig())

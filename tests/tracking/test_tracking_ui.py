@@ -22,7 +22,7 @@ def test_the_printed_command_serves_the_run_at_the_printed_address(opener: Opene
     tracker.log_metrics(1, {"eval/accuracy": 0.5})
     tracker.finish("FINISHED")
     port = str(free_port())
-    serve, page, all_runs = [line.replace("5000", port) for line in tracker.describe()]
+    serve, page, all_runs, _ = [line.replace("5000", port) for line in tracker.describe()]
     address, run_id = re.fullmatch(r"run: (http://[\d.:]+)/#/experiments/\d+/runs/(\w+)\?.*", page).groups()  # type: ignore[union-attr]
     assert all_runs.startswith(f"all runs: {address}/#/experiments/")
     process = subprocess.Popen(

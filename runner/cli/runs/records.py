@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mlflow.entities import Run
+from mlflow.entities import Metric, Run
 
 from runner.checkpoint import runs
 from runner.checkpoint.places import Place
@@ -22,10 +22,11 @@ from runner.cluster import process
 from runner.console import size
 from runner.errors import invalid
 from runner.task import metrics
+from runner.tracking.records import figures_of
 from runner.tracking.store import KIND_TAG, LATEST, Store, search
 
 _SPLITS = ("train", "eval", "test", "plan")
-_STEP_MS = "step_ms"
+_SPEEDS = ("step_ms", "input_wait", "model_flop_utilization")
 _SPEED = ("throughput/examples_per_second", "throughput/step_ms")
 _PLAN_BYTES = ("plan/bytes_per_device", "plan/collective_bytes")
 _PLAN = (*_PLAN_BYTES, "plan/flops_per_device")
@@ -66,12 +67,16 @@ def from_run(run: Run) -> RunRecord:
     status = run.info.status
     if status == "RUNNING" and process.is_gone(run.data.tags):
         status = "KILLED"
+    values: dict[str, float] = {}
+    for point in run.data.to_proto().metrics:
+        if not is_placeholder(point):
+            values[point.key] = recorded(point.value)
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],
         status=status,
         params=run.data.params,
-        metrics={name: recorded(value) for name, value in run.data.metrics.items()},
+        metrics=values | figures_of(run.data.tags),
         tags=run.data.tags,
         started=run.info.start_time / 1000,
         ended=(run.info.end_time or run.info.start_time) / 1000,
@@ -170,7 +175,7 @@ def results_of(folder: Path) -> dict[str, float]:
                 continue
             if split in _SPLITS and name != _EXAMPLES:
                 results[f"{split}/{name}"] = float(value)
-            elif key == _STEP_MS:
+            elif key in _SPEEDS:
                 results[f"throughput/{key}"] = float(value)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return {}
@@ -184,10 +189,15 @@ def verdict_of(folder: Path) -> str:
     return ""
 
 
+def is_placeholder(point: Metric) -> bool:
+    """Returns whether a point is that of a new run which was not evaluated yet, see `runner.tracking.start`."""
+    return point.step == 0 and math.isnan(point.value)
+
+
 def history(store: Store, run_id: str, metric: str) -> list[tuple[int, float]]:
     """Returns a metric's points as (step, value), by step."""
     points = store.client.get_metric_history(run_id, metric)
-    return sorted((point.step, recorded(point.value)) for point in points)
+    return sorted((point.step, recorded(point.value)) for point in points if not is_placeholder(point))
 
 
 def directions(records: Sequence[RunRecord]) -> dict[str, str]:

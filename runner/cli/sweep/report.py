@@ -83,10 +83,10 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     if interruption(error):
         status = "KILLED"
     tags = {"runner.sweep.result": result}
-    best_metrics = {}
+    best_metrics: dict[str, float] = {}
     if best is not None:
         tags |= {"runner.sweep.best": best.job.name, "mlflow.runner.sweep.best_run_id": best.record.run_id}
-        best_metrics[f"best/{metric}"] = best.value(metric)
+        best_metrics[metric] = best.value(metric)
     sweep.parent.finish(status, tags, best_metrics, files)
     store = sweep.parent.store
     for line in ui_lines(store.uri, store.experiment_id, sweep.parent.run_id):

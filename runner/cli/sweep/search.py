@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from optuna.visualization import matplotlib as drawing
 
 from runner import figures
-from runner.cli.runs.records import results_of
+from runner.cli.runs.records import from_run, results_of
 from runner.cli.sweep.sweep import Sweep
 from runner.cluster.jobs import Job, JobStatus, Outcome
 from runner.config.schema_hydra import SearchSweeper
@@ -89,9 +89,9 @@ class Search:
         """Ends a trial in the study; one that a signal ended stays open, for a resumed sweep."""
         if outcome.status == "killed" and self._sweep.stop.requested:
             return
-        results = results_of(job.folder)
+        results: Mapping[str, float] = results_of(job.folder)
         if outcome.status == "skipped":
-            results = self._sweep.finished_runs[job.number].data.metrics
+            results = from_run(self._sweep.finished_runs[job.number]).metrics
         value = results.get(self._sweep.settings.group.metric, math.nan)
         is_told = outcome.status in ("passed", "skipped") and math.isfinite(value)
         # A trial of an earlier sitting may have ended then.

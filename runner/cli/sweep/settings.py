@@ -53,7 +53,7 @@ class Settings:
     def name(self) -> str:
         """The parent run's name."""
         keys = ", ".join(short_keys(list(self.varied)).values())
-        return self.group.name or f"sweep of {keys or 'one job'}"
+        return self.group.name or location.run_name() or f"sweep of {keys or 'one job'}"
 
     @property
     def is_recorded(self) -> bool:
