@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from runner.config import search_path
+from runner.config.values import check_name
 from runner.errors import invalid
 
 # Short for a key of one command -> the key, and what to type for another command.
@@ -21,6 +23,9 @@ _OF_COMMAND = {
     "generate": "runner.generate",
     "replay": "runner.verify",
 }
+_SIZE = "model.size="
+# Option of `model` -> the group of Hydra's that has the published sizes of its models.
+_SIZES = {"gpt": "model/size", "keras_hub": "model/hub"}
 # Mappings whose keys the user chooses. In Hydra's config a key that is not there yet would be a mistake.
 _FREE_MAPPINGS = ("mesh.axes", "layout.inputs", "tracking.tags")
 
@@ -64,12 +69,20 @@ def typed_argument(text: str, module: str) -> str:
 
 
 def arranged(overrides: Sequence[str]) -> Iterator[str]:
-    """Lets a command line name the axes of a mesh and the tags of a run freely.
+    """Lets a command line name the axes of a mesh and the tags of a run freely, and the size of a model as a key.
 
     Yields:
-      `mesh.axes={...}` as overrides that replace the axes, `mesh.axes.model=2` as one that sets or adds an axis.
+      `mesh.axes={...}` as overrides that replace the axes, `mesh.axes.model=2` as one that sets or adds an axis;
+      `model.size=llama3_8b` as the option of the group that the typed model has: other keys may then differ from it.
+
+    Raises:
+      ConfigError: there is no such size.
     """
+    models = [text.partition("=")[2] for text in overrides if text.startswith("model=")]
+    group = _SIZES.get(models[-1]) if models else None
     for text in overrides:
+        if text.startswith(_SIZE):
+            text = _sized(text, group)
         mapping = next((key for key in _FREE_MAPPINGS if text.startswith((f"{key}={{", f"{key}."))), None)
         if mapping is None:
             yield text
@@ -78,3 +91,17 @@ def arranged(overrides: Sequence[str]) -> Iterator[str]:
         else:
             yield f"~{mapping}"
             yield f"+{text}"
+
+
+def _sized(text: str, group: str | None) -> str:
+    """Returns the override of a group for the one of `model.size`; without a group, a user's builder may have it."""
+    sizes = text.removeprefix(_SIZE)
+    known = search_path.options(group or _SIZES["gpt"])
+    names = sizes.split(",")
+    if group is None:
+        if not set(names) <= set(known):
+            return text
+        raise invalid("model.size", sizes, problem="needs model=gpt or model=keras_hub", fix="set model=gpt too")
+    for name in names:
+        check_name("model.size", name, known)
+    return f"{group}={sizes}"

@@ -51,6 +51,7 @@ def build(
     experts: int | None = None,
     experts_per_token: int = 2,
     router_loss: float | None = None,
+    vocabulary_size: int | None = None,
 ) -> Any:
     """Builds a pre-norm transformer over rows of tokens.
 

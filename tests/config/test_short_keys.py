@@ -4,6 +4,7 @@ import pytest
 
 from runner.cli import command_line
 from runner.cli.command_line import arranged
+from runner.config.compose import compose
 from runner.config.short_keys import check_read
 from runner.errors import ConfigError
 
@@ -48,3 +49,16 @@ def test_a_typed_key_that_the_command_ignores_is_rejected(typed: str, said: str)
     check_read(["evaluate.split=train", "verify.steps=3"], "", verifies=False)
     # Hydra's own groups and options are not keys of a command.
     check_read(["evaluate=default", "tracking=none", "hydra.run.dir=a"], "runner", verifies=False)
+
+
+def test_a_published_size_fills_the_keys_of_the_typed_model_and_its_vocabulary() -> None:
+    typed = ["model=gpt", "model.size=llama3_8b", "model.depth=2", "task=language_model", "dataset=synthetic"]
+    composed = compose(arranged(typed))
+    assert (composed.model.dim, composed.model.depth, composed.task.vocabulary) == (4096, 2, 128256)
+    assert arranged(["model=mine", "model.size=3"]) == ["model=mine", "model.size=3"]
+    for wrong, said in (
+        ("model=gpt", "llama4: must be one of .*gemma_2b"),
+        ("model=mlp", "gpt2: needs model=gpt or "),
+    ):
+        with pytest.raises(ConfigError, match=f"^model.size={said}"):
+            arranged([wrong, f"model.size={said.partition(':')[0]}"])

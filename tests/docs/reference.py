@@ -47,7 +47,12 @@ _FLAGS = {
 _SHORT = {"--multirun": "-m", "--config-dir": "-cd", "--cfg": "-c", "--help": "-h", "--config-name": "-cn"}
 _NAMED = ("dataset", "sweep")  # groups whose key `name` is for a user to set
 # Resolver of an interpolation -> the default that it gives.
-_RESOLVED = {"${adam_learning_rate": "by the model", "${default_epochs": "3", "${auto_if_any": "null"}
+_RESOLVED = {
+    "${oc.select": "null",
+    "${adam_learning_rate": "by the model",
+    "${default_epochs": "3",
+    "${auto_if_any": "null",
+}
 _CODES = (
     (errors.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: verified"),
     (errors.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
@@ -178,6 +183,8 @@ def _group(group: str) -> list[str]:
         lines += [
             f"| `{file.stem}`{' (default)' if file.stem == first else ''} | {cell(head(file))} |" for file in files
         ]
+        sizes = sorted((CONF / group / "size").glob("*.yaml"))
+        lines += [f"| `model.size={file.stem}` | {cell(head(file))} |" for file in sizes]
         lines.append("")
     elif head(files[0]):
         lines += [head(files[0]), ""]

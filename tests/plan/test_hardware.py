@@ -24,6 +24,7 @@ from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
 from tests.config.test_config import composed
 from tests.configs import with_keys
+from tests.nightly import nightly_except
 from tests.plan import cases
 
 ROOT = Path(__file__).parents[2]
@@ -72,10 +73,33 @@ def test_state_on_64_devices_that_are_not_here_is_that_of_hand_arithmetic(tmp_pa
     assert {group["axis"] for group in plan["traffic"]} == {"batch", "model"}
 
 
+@pytest.mark.parametrize(
+    ("model", "size", "parameters"),
+    nightly_except(
+        [("gpt", "llama3_8b", 8_030_261_248)],
+        # As KerasHub 0.32 counts its presets; Llama 3.2 1B with tied embeddings, as published.
+        [
+            (model, *size)
+            for model in ("gpt", "keras_hub")
+            for size in (
+                *(("gpt2", 124_439_808), ("gpt2_xl", 1_557_611_200), ("llama2_7b", 6_738_415_616)),
+                *(("llama3_2_1b", 1_235_814_400), ("llama3_8b", 8_030_261_248), ("llama3_70b", 70_553_706_496)),
+                *(("mistral_7b", 7_241_732_096), ("mixtral_8x7b", 46_702_792_704)),
+                *(("gemma_2b", 2_506_172_416), ("gemma_7b", 8_537_680_896)),
+            )
+        ],
+    ),
+)
+def test_a_size_has_the_published_number_of_parameters(tmp_path: Path, model: str, size: str, parameters: int) -> None:
+    words = (f"model={model}", f"model.size={size}", "engine=jax", "task=language_model", "dataset=synthetic")
+    plan = cases.planned(tmp_path / "run", *words, "mesh=batch4_model2", *ABSENT)
+    assert plan["totals"]["parameters"]["bytes"] == 4 * parameters
+
+
 def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
-    words = ("mesh.axes={batch:16,model:4}", *ABSENT, "task.vocabulary=32000", "model.dim=4096", "model.depth=32")
-    words += ("model.heads=32", "model.key_value_heads=8", "model.feedforward=14336", "model.experts=8")
-    plan = cases.planned(tmp_path / "run", *GPT, *words)
+    words = ("mesh.axes={batch:16,model:4}", *ABSENT, "model=gpt", "model.size=mixtral_8x7b", "model.remat=full")
+    words += ("task=language_model", "dataset=synthetic", f"dataset.length={LENGTH}", "engine=jax")
+    plan = cases.planned(tmp_path / "run", *words, "engine.precision=bfloat16", "optimizer=adamw")
     attention = 2 * 4096 * 4096 + 2 * 4096 * 1024
     experts = 3 * 8 * 4096 * 14336
     kernels = 32 * (attention + experts) + 2 * 32000 * 4096
