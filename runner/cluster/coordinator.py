@@ -28,18 +28,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.cluster.messages import (
-    FIRST,
-    GREETING,
-    NONCE,
-    PEER,
-    DeniedError,
-    encoded,
-    greeting,
-    is_proof,
-    printable,
-    proof,
-)
+from runner.cluster import messages
 from runner.cluster.timeouts import BEAT_S, LAST_WORDS_S, PROOF_S, SILENCE_S
 from runner.errors import shown
 
@@ -104,7 +93,7 @@ class Coordinator:
     async def _serve(self) -> None:
         started = time.monotonic()
         # The limit is that of a stranger's line; `_lines` puts longer ones together.
-        server = await asyncio.start_server(self._meet, sock=self._listening, limit=GREETING)
+        server = await asyncio.start_server(self._meet, sock=self._listening, limit=messages.GREETING)
         while server.is_serving():
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
@@ -138,7 +127,7 @@ class Coordinator:
         try:
             async with asyncio.timeout(PROOF_S):
                 own_proof = await self._proved(reader, writer)
-        except (DeniedError, TimeoutError, OSError, ValueError, asyncio.CancelledError):
+        except (messages.DeniedError, TimeoutError, OSError, ValueError, asyncio.CancelledError):
             writer.close()
             return
         finally:
@@ -155,15 +144,15 @@ class Coordinator:
           DeniedError: the other side does not know the secret.
           ValueError: it has sent too much.
         """
-        challenge = secrets.token_hex(NONCE)
-        writer.write(encoded({"challenge": challenge}))
-        said = greeting(await reader.readline())
+        challenge = secrets.token_hex(messages.NONCE)
+        writer.write(messages.encoded({"challenge": challenge}))
+        said = messages.greeting(await reader.readline())
         answer = str(said.get("answer"))
-        if not is_proof(said.get("proof"), self._token, PEER, challenge, answer):
+        if not messages.is_proof(said.get("proof"), self._token, messages.PEER, challenge, answer):
             self._denied += 1
-            writer.write(encoded({"denied": True}))
-            raise DeniedError
-        return encoded({"proof": proof(self._token, FIRST, challenge, answer)})
+            writer.write(messages.encoded({"denied": True}))
+            raise messages.DeniedError
+        return messages.encoded({"proof": messages.proof(self._token, messages.FIRST, challenge, answer)})
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves a connection that has proved the secret, until it ends."""
@@ -179,7 +168,7 @@ class Coordinator:
                     f"process 0 has cluster.processes={self._count}, so it has no process {said['index']}; set the "
                     "same number for all, or set cluster.coordinator to a free port if it is another run's"
                 )
-                writer.write(encoded(_ended(why)))
+                writer.write(messages.encoded(_ended(why)))
                 return
             index = self._join(said, peer)
             if index is None:
@@ -210,13 +199,13 @@ class Coordinator:
         index = int(said["index"])
         peer.about = said["about"]
         if self._ended is not None:
-            self._send(peer, encoded(self._ended))
+            self._send(peer, messages.encoded(self._ended))
             return None
         if index in self._peers:
             others = f"{_where(self._peers[index].about)}, and {_where(peer.about)}"
             why = f"two processes have index {index}: {others}; set a different cluster.index for each process"
             # Before process 0, which exits without waiting for a rejected connection.
-            self._send(peer, encoded(_ended(why)))
+            self._send(peer, messages.encoded(_ended(why)))
             # A run that has begun has all its processes, and continues.
             if not self._begun:
                 self._end(why)
@@ -271,7 +260,7 @@ class Coordinator:
         self._tell_all(self._ended)
 
     def _tell_all(self, message: Message) -> None:
-        line = encoded(message)
+        line = messages.encoded(message)
         for peer in self._peers.values():
             self._send(peer, line)
 
@@ -298,9 +287,9 @@ def _difference(first: Mapping[str, object], other: Mapping[str, object]) -> str
 
 
 def _where(about: Mapping[str, Any]) -> str:
-    return printable(f"{about['host']}, pid {about['pid']}")
+    return messages.printable(f"{about['host']}, pid {about['pid']}")
 
 
 def _ended(why: str, signum: int | None = None, code: int = 1) -> Message:
     """Returns the message that a run ends, to all or to a newcomer that can't be part of it."""
-    return {"kind": "ended", "why": printable(why), "signum": signum, "code": code}
+    return {"kind": "ended", "why": messages.printable(why), "signum": signum, "code": code}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from runner.cluster.accelerators import VISIBLE_GPUS
 from runner.cluster.launch import kill_group, own_variables
 from runner.cluster.membership import varied_name
 from runner.cluster.restarts import described, signal_of
@@ -40,12 +41,14 @@ class Job:
     Attributes:
       overrides: its own command line, without what concerns Hydra or the sweep.
       varied: the keys that the sweep varies, with this job's values.
+      gpus: how many it computes on.
     """
 
     number: int
     overrides: tuple[str, ...]
     folder: Path
     varied: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
 
     @property
     def name(self) -> str:
@@ -79,9 +82,14 @@ def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
 class RunningJob:
     """A job's process, whose output goes to a log in the job's folder."""
 
-    def __init__(self, job: Job, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Starts it, with variables in addition to those of this process."""
+    def __init__(
+        self, job: Job, command: Sequence[str], environment: Mapping[str, str], gpus: Sequence[str] = ()
+    ) -> None:
+        """Starts it with variables in addition to those of this process, and with these GPUs only; empty: as this."""
         self.job = job
+        self.gpus = gpus
+        if gpus:
+            environment = {**environment, VISIBLE_GPUS: ",".join(gpus)}
         self._log = job.folder / LOG_FILE
         self._started_at = time.monotonic()
         # When it was asked to end, and why.
@@ -135,35 +143,46 @@ class RunningJob:
 
 def run_jobs(
     jobs: Iterator[Job],
-    start: Callable[[Job], RunningJob],
+    start: Callable[[Job, Sequence[str]], RunningJob],
     ended: Callable[[Job, Outcome], None],
     stop: StopRequest,
+    goes_on: Callable[[], bool] = lambda: True,
     *,
     max_parallel: int,
+    gpus: Sequence[str] = (),
 ) -> None:
-    """Runs every job to its end; one that fails does not stop the others.
+    """Runs every job to its end.
 
     Args:
       jobs: is asked for the next one only when there is room, so that a search may choose it late.
-      start: starts a job.
+      start: starts a job on GPUs of its own.
       ended: gets each outcome.
       stop: notes signals.
+      goes_on: returns whether another job may start.
       max_parallel: jobs at a time.
+      gpus: entries of CUDA_VISIBLE_DEVICES. A job waits until as many as it computes on are free; empty: it does not.
 
     Raises:
       Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.
     """
     running: list[RunningJob] = []
+    free = list(gpus)
+    waiting: Job | None = None
     has_more = True
     try:
         with stop.deferring():
             while has_more or running:
                 while has_more and not stop.requested and len(running) < max_parallel:
-                    job = next(jobs, None)
-                    if job is None:
+                    waiting = waiting or next(jobs, None)
+                    if waiting is None or not goes_on():
                         has_more = False
-                    else:
-                        running.append(start(job))
+                        break
+                    needed = min(waiting.gpus, len(gpus))
+                    if needed > len(free):
+                        break
+                    running.append(start(waiting, free[:needed]))
+                    free = free[needed:]
+                    waiting = None
                 for one in running[:]:
                     if stop.requested:
                         has_more = False
@@ -171,6 +190,7 @@ def run_jobs(
                     outcome = one.outcome()
                     if outcome is not None:
                         running.remove(one)
+                        free = sorted([*free, *one.gpus], key=gpus.index)
                         ended(one.job, outcome)
                 has_more = has_more and not stop.requested
                 time.sleep(_POLL_S)

@@ -229,18 +229,6 @@ def _cleaned(line: bytes) -> bytes:
     return "\r".join(clean(part) for part in parts).encode()
 
 
-def host_and_port(host: str, port: int) -> str:
-    """Returns an address as libraries take it: an IPv6 host is written in brackets before a port.
-
-    Example:
-      >>> host_and_port("10.0.0.1", 80), host_and_port("::1", 80)
-      ('10.0.0.1:80', '[::1]:80')
-    """
-    if ":" in host:
-        host = f"[{host}]"
-    return f"{host}:{port}"
-
-
 def free_port(host: str = "127.0.0.1") -> int:
     """Returns a port of an address that is free now."""
     with socket.create_server((host, 0), family=family(host)) as listening:

@@ -306,7 +306,8 @@ class Member(Team):
         try:
             value = make()
         except Exception as error:
-            content = {"error": getattr(error, "strerror", None) or str(error), "kind": _error_name(error)}
+            kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "")
+            content = {"error": getattr(error, "strerror", None) or str(error), "kind": kind}
             if isinstance(error, OSError):
                 content["errno"] = error.errno
             self._send("post", key=key, value=content)
@@ -360,11 +361,3 @@ class Member(Team):
     def finish(self) -> None:
         """Waits until all processes have finished their work; see `Team`."""
         self.all_gather(f"done {next(self._calls)}", True)
-
-
-def _error_name(error: Exception) -> str:
-    """Returns the name of the class as which the others raise an error of process 0; empty: RuntimeError."""
-    for name, kind in _ERRORS.items():
-        if isinstance(error, kind):
-            return name
-    return ""

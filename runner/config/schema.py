@@ -367,6 +367,7 @@ class SweepConfig:
         else the loss.
       direction: `maximize` or `minimize`; null: the direction of the metric, `maximize` if it has none.
       resume: run ID of a sweep, or `latest`: skip its finished jobs, and continue the others under that parent run.
+      stop_on_failure: start no other job after one that did not pass; those that run end by themselves.
     """
 
     name: str | None = None
@@ -374,6 +375,7 @@ class SweepConfig:
     metric: str = "auto"
     direction: str | None = choice(None, "maximize", "minimize")
     resume: str | None = None
+    stop_on_failure: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ class ProcessLauncher:
     """Keys of `hydra/launcher=processes`.
 
     Attributes:
-      max_parallel: maximum number of concurrent jobs.
+      max_parallel: maximum number of concurrent jobs; above 1, each has GPUs of its own.
     """
 
     max_parallel: int = integer(1, at_least=1)

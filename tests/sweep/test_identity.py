@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.cli.resolvers import register_resolvers
+from runner.cli.sweep import run
 from runner.cli.sweep.run import combinations
 from runner.cli.sweep.settings import checked, varied_values
 from runner.cli.sweep.sweep import varied_of
+from runner.cluster import accelerators
+from runner.cluster.jobs import Job, Outcome
 from runner.config.compose import application, compose_command
 from runner.config.options import import_paths
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
+from runner.engine import devices
 from runner.errors import ConfigError
 from runner.train import identity
+from tests import fake_machine
 
 
 @pytest.mark.parametrize(
@@ -106,3 +113,55 @@ def test_a_sweep_that_can_not_work_is_refused_before_anything_is_opened(words: l
     with pytest.raises(ConfigError) as found:
         checked(config)
     assert str(found.value).startswith(shown)
+
+
+class Pretended:
+    """A job's process that runs nothing: the one of seed 2 fails, and each ends when it is looked at twice."""
+
+    started: ClassVar[list[str]] = []
+    held: ClassVar[set[str]] = set()
+
+    def __init__(self, job: Job, _command: object, _environment: object, gpus: Sequence[str]) -> None:
+        assert self.held.isdisjoint(gpus)
+        self.held.update(gpus)
+        self.started.append("".join(gpus) or "-")
+        self.job, self.gpus, self.looks = job, gpus, 0
+
+    def outcome(self) -> Outcome | None:
+        self.looks += 1
+        if self.looks < 2:
+            return None
+        self.held.difference_update(self.gpus)
+        return Outcome("failed" if self.job.varied.get("trainer.seed") == "2" else "passed")
+
+
+ONE = ["mesh=single", "trainer.seed=1,2,3,4,5"]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus_of_each"),
+    [
+        ([*ONE, "hydra.launcher.max_parallel=8"], "0 1 2 3 0"),  # a job waits for a GPU
+        ([*ONE, "mesh.device=cpu", "hydra.launcher.max_parallel=4"], "- - - - -"),
+        ([*ONE, "sweep.stop_on_failure=true"], "- -"),  # the only job at a time may see all
+        ([*ONE, "hydra.launcher.max_parallel=4", "sweep.stop_on_failure=true"], "0 1 2 3"),
+        # Eight devices are not here, so `mesh.device=auto` computes on CPUs. Batches of 3 x 16 can't be divided by 5.
+        (["mesh=batch2", "mesh.axes.batch=2,4,8,3,1", "hydra.launcher.max_parallel=3"], "01 0123 - 012 3"),
+        (["mesh.axes.batch=1,5,2", "hydra.launcher.max_parallel=3", "sweep.stop_on_failure=true"], ""),
+    ],
+)
+def test_concurrent_jobs_have_gpus_of_their_own(
+    words: list[str], gpus_of_each: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_machine.gpus(tmp_path, *["NVIDIA L4"] * 4)
+    monkeypatch.setattr(accelerators, "ROOT", tmp_path)
+    monkeypatch.setattr(devices, "_CUDA_PLUGINS", ("json",))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(run, "RunningJob", Pretended)
+    Pretended.started.clear()
+    words = ["engine=jax", "tracking=none", "dataset.batch_size=48", f"hydra.sweep.dir={tmp_path}/sweep", *words]
+    register_resolvers()
+    with application() as hydra:
+        config = compose_command(hydra, "config", words, is_multirun=True)
+        run.run(checked(config), config, hydra.config_loader, [])
+    assert Pretended.started == gpus_of_each.split()

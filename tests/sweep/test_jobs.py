@@ -65,7 +65,7 @@ def process(job: Job, *programs: str) -> RunningJob:
 
 def run(count: int, folder: Path, start: Callable[[Job], RunningJob], watch: Watch, max_parallel: int) -> None:
     with StopRequest() as stop:
-        run_jobs(jobs(folder, count), start, watch.ended, stop, max_parallel=max_parallel)
+        run_jobs(jobs(folder, count), lambda job, _: start(job), watch.ended, stop, max_parallel=max_parallel)
 
 
 def test_a_job_that_fails_or_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from runner.cli.runs.records import results_of, verdict_of
 from runner.cli.sweep import report
 from runner.cli.sweep.settings import Settings
 from runner.cli.sweep.sweep import Sweep
-from runner.cluster.jobs import LOG_FILE, Job, Outcome, RunningJob, jobs_text, run_jobs
+from runner.cluster import accelerators
+from runner.cluster.jobs import GOOD, LOG_FILE, Job, Outcome, RunningJob, jobs_text, run_jobs
 from runner.cluster.membership import Membership
 from runner.config.convert import as_typed
 from runner.config.quoting import quoted
@@ -65,24 +66,36 @@ def run(settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Seq
 def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
     settings = sweep.settings
     launcher = settings.launcher
+    gpus: list[str] = []
+    if launcher.max_parallel > 1:
+        gpus = accelerators.take(accelerators.find(accelerators.GPU).count)
 
-    def start(job: Job) -> RunningJob:
+    def start(job: Job, own_gpus: Sequence[str]) -> RunningJob:
         parent_run_id = None if sweep.parent is None else sweep.parent.run_id
         environment = Membership(parent_run_id, job.number, dict(job.varied)).environment()
         if launcher.max_parallel > 1:
             # Else each job would start as many threads as the machine has cores.
             environment[cores.VARIABLE] = str(max(1, cores.available() // launcher.max_parallel))
-        started = RunningJob(job, arguments(settings.module, sweep.flags, job, sweep.config), environment)
-        print(f"{job}: started", flush=True)
+        started = RunningJob(job, arguments(settings.module, sweep.flags, job, sweep.config), environment, own_gpus)
+        where = f" on GPU {', '.join(own_gpus)}" if own_gpus else ""
+        print(f"{job}: started{where}", flush=True)
         return started
 
     def ended(job: Job, outcome: Outcome) -> None:
         sweep.outcomes[job.number] = outcome
+        if outcome.status not in GOOD:
+            sweep.failed.append(job)
         if study is not None:
             study.tell(job, outcome)
         result = _result(job, settings.group.metric) if outcome.status == "passed" else ""
         parts = [f"{outcome.status} after {outcome.seconds:.0f} s", result, outcome.note]
         print(f"{job}: {', '.join(filter(None, parts))}", flush=True)
+
+    def goes_on() -> bool:
+        if not settings.group.stop_on_failure or not sweep.failed:
+            return True
+        print(f"{sweep.failed[0]} did not pass, so no other job starts (sweep.stop_on_failure)", flush=True)
+        return False
 
     if study is None:
         planned = [sweep.plan(overrides, number) for number, overrides in enumerate(combinations(settings.overrides))]
@@ -98,7 +111,7 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
         if 1 < launcher.max_parallel < count:
             text += f", {launcher.max_parallel} at a time"
         print(f"{settings.name}: {text}; output: {shown(settings.folder)}/<job>/{LOG_FILE}", flush=True)
-    run_jobs(jobs, start, ended, sweep.stop, max_parallel=launcher.max_parallel)
+    run_jobs(jobs, start, ended, sweep.stop, goes_on, max_parallel=launcher.max_parallel, gpus=gpus)
 
 
 def _result(job: Job, metric: str) -> str:

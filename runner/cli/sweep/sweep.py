@@ -26,6 +26,7 @@ from runner.config.quoting import quoted, unquoted
 from runner.errors import ConfigError
 from runner.host import folders, session, signals
 from runner.host.paths import project_root
+from runner.layout.mesh import size
 from runner.plan.checks.run import convert
 from runner.tracking import start
 from runner.tracking.base import RunSpec, Status
@@ -127,6 +128,8 @@ class Sweep:
         self.flags = flags
         self.jobs: list[Job] = []
         self.outcomes: dict[int, Outcome] = {}
+        # Of this process: those of a search that is resumed ended earlier.
+        self.failed: list[Job] = []
         self.finished_runs: dict[int, Run] = {}
         self.parent: Parent | None = None
         self.stop = signals.current()
@@ -165,6 +168,7 @@ class Sweep:
             config = convert(composed)
         except Exception as error:  # ours or Hydra's own: the other jobs may be valid
             self.outcomes[number] = Outcome("refused", note=one_line(error, overrides))
+            self.failed.append(job)
             return None
         earlier = self._earlier.get(values_of(varied_tags(job.varied)))
         # Done, even where the command line has more overrides now: what is added (`trainer.on_nan=continue`) is for
@@ -173,7 +177,8 @@ class Sweep:
             self.finished_runs[number] = earlier
             self.outcomes[number] = Outcome("skipped", note=f"finished before, as run {earlier.info.run_id}")
             return None
-        job = replace(job, folder=folder)
+        gpus = size(config.mesh.axes) if config.mesh.device == "gpu" else 0
+        job = replace(job, folder=folder, gpus=gpus)
         if earlier is not None:
             checkpoints = folder_of(config.trainer.checkpoint.folder)
             content = resolved(composed, config.mesh, config.tracking.uri)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from runner.cluster.launch import free_port, host_and_port
+from runner.cluster.launch import free_port
 from runner.cluster.member import Member
 from runner.cluster.team import Team
 from runner.data.base import Array
@@ -41,7 +41,8 @@ def connect(team: Team) -> None:
     if not isinstance(team, Member) or jax.distributed.is_initialized():
         return
     host, port = team.broadcast("JAX's service", lambda: (team.address, free_port(team.address)))
-    service = host_and_port(host, port)
+    # An IPv6 host is written in brackets before a port.
+    service = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     # The first process runs the service; the others reach it through a relay of their own.
     address = service
     if not team.is_first:
