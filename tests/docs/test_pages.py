@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import yaml
 
 from runner.cli.runs import request
 from runner.cluster import restarts
@@ -47,7 +49,7 @@ def extras_of(command: Command) -> set[str]:
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
     *("uv", "pip", "eval", "runner", "srun", "mpirun", "torchrun", "mlflow", "sudo", "export", ".venv/bin/mlflow"),
-    *("python3", "cd", "source", "docker", "curl", "if"),
+    *("python3", "cd", "source", "docker", "kubectl", "curl", "if"),
 )
 
 
@@ -119,6 +121,22 @@ def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypa
             check(command, page)
         except (Exception, SystemExit) as error:
             raise AssertionError(f"{page}: {command}\n{error}") from error
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_manifest_for_kubernetes_keeps_to_the_schemas_and_starts_a_valid_command() -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="the extra test has kubernetes-validate")
+    documents = list(yaml.safe_load_all(pages.files("kubernetes")["train.yaml"]))
+    for version, document in itertools.product(("1.31.0", "1.37.0"), documents):
+        validator.validate(document, version, strict=True)
+    _, service, _, job = documents
+    pod = job["spec"]["template"]["spec"]
+    # The names of the pods, by which they find the first one, are those of the Job in the Service.
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+    words = [*pod["containers"][0]["command"], *pod["containers"][0]["args"]]
+    assert f"cluster.processes={job['spec']['completions']}" in words
+    check(Command(tuple(words), "a cluster"), "kubernetes")
 
 
 @pytest.mark.nightly
