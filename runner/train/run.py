@@ -28,6 +28,7 @@ from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
+from runner.engine.optim import transformation
 from runner.errors import EngineError, UnsavedError
 from runner.host import signals, stages
 from runner.host.outputs import quiet_native_log, required, spared
@@ -333,10 +334,11 @@ def _engine(
     say: Callable[[str], None],
 ) -> tuple[Engine, Plan | None]:
     """Returns the engine with the state that the run begins with, its step compiled, and the plan if there is one."""
-    total = lengths.run_length(config, data.train.size, spec.task.tokens).total
+    length = lengths.run_length(config, data.train.size, spec.task.tokens)
+    optimizer = transformation.with_epoch(config.optimizer, length.epoch)
     with quiet_native_log(folder / "runner.log"):
         unpadded = lengths.without_padding(config.dataset, config.trainer, data.train.size)
-        engine = make_engine(replace(config, dataset=unpadded), spec, total)
+        engine = make_engine(replace(config, dataset=unpadded, optimizer=optimizer), spec, length.total)
         engine.build()
         say(spec.task.scaling_line)
         engine.cache_on_device(data.train)
@@ -348,7 +350,7 @@ def _engine(
         plan = None
         if current().is_first:
             try:
-                plan = make_plan(config, engine, spec, invocation.choices(), total)
+                plan = make_plan(config, engine, spec, invocation.choices(), length.total)
             except EngineError as error:  # training needs no plan
                 logger.warning("no plan: %s", error)
     return engine, plan

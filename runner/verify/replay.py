@@ -34,6 +34,7 @@ from runner.data import workers
 from runner.data.base import Array, Dataset, DataSource
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
+from runner.engine.optim import transformation
 from runner.errors import ConfigError, EngineError, invalid, shown
 from runner.host import signals, stages
 from runner.host.late import late
@@ -253,6 +254,7 @@ def recompute(
     trainer = replace(trainer, on_nan="continue", profile=ProfileConfig(), early_stopping=EarlyStoppingConfig())
     config = replace(config, trainer=trainer, optimizer=optimizer)
     length = lengths.run_length(config, data.train.size, task.tokens)
+    config = replace(config, optimizer=transformation.with_epoch(optimizer, length.epoch))
     total = length.total
     if recorded.step > total:
         raise invalid("step", recorded.step, problem=f"the run has {total:,} steps", fix=f"set step={total} or less")

@@ -28,6 +28,7 @@ from runner.data import loading
 from runner.data.base import Array
 from runner.engine import registry
 from runner.engine.lengths import run_length, without_padding
+from runner.engine.optim import transformation
 from runner.errors import ConfigError, DataError, EngineError
 from runner.host.late import late
 from runner.layout import mesh
@@ -129,12 +130,14 @@ def prepared(folder: Path) -> Request:
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     batches = first_batches(config.dataset, config.trainer, config.verify.steps, data.train, task)
-    total_steps = run_length(config, data.train.size, task.tokens).total
+    length = run_length(config, data.train.size, task.tokens)
     dataset = without_padding(config.dataset, config.trainer, data.train.size)
     registry.load(config.engine.name)
     # Before one device computes: a library makes its devices once.
     registry.ENGINES[config.engine.name].module("devices").prepare_devices(config.mesh)
-    return Request(replace(config, dataset=dataset), DataSpec(task.arrays, task), total_steps, batches)
+    optimizer = transformation.with_epoch(config.optimizer, length.epoch)
+    config = replace(config, dataset=dataset, optimizer=optimizer)
+    return Request(config, DataSpec(task.arrays, task), length.total, batches)
 
 
 def compute_exactly(config: MeshConfig) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import optax
 from keras import ops
+
+
+def halved(steps_per_epoch: int) -> optax.GradientTransformation:
+    """SGD whose rate is halved after each epoch."""
+    return optax.sgd(lambda step: 0.5 ** (step // steps_per_epoch))
 
 
 class Step:

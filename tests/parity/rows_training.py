@@ -306,6 +306,11 @@ row("ema_at_the_end", data.classes, "optimizer.ema.decay=0.9", meant={"val_loss 
 BY_EPOCH = f"{SCHEDULE}.name=piecewise {SCHEDULE}.boundaries=[2,5] {SCHEDULE}.factors=[1.0,0.5,0.25]"
 
 
+BY_EPOCH_OF_OPTAX = "optimizer=optax optimizer._target_=tests.parity.own_step.halved optimizer.learning_rate=0.1"
+OF_OPTAX = "the logged `learning_rate` has no schedule of an Optax function"
+
+
+@row("learning_rate_scheduler_of_optax", data.classes, BY_EPOCH_OF_OPTAX, meant={"learning_rate": OF_OPTAX})
 @row("learning_rate_scheduler", data.classes, BY_EPOCH)
 def learning_rate_scheduler(keras: Any) -> Program:
     callback = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 0.5**epoch)
