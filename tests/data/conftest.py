@@ -5,22 +5,39 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from runner.config import values
+from runner.config.schema_data import DatasetConfig
+from runner.data import checks, loading
+from runner.data.base import Dataset, Encoding
+
 ROOT = Path(__file__).resolve().parents[2]
 DEAD_PROXY = "http://127.0.0.1:9"
 
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives a test an empty current directory, and a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def opened(encoding: Encoding | None = None, **keys: object) -> Dataset:
+    """Checks a config and loads its data, as a run does."""
+    config = DatasetConfig(**keys)  # type: ignore[arg-type]
+    values.check(config, "dataset")
+    checks.check(config)
+    return loading.load(config, 0, encoding)
+
+
 LOAD = """
-import json, sys, time
+import json, sys
 from runner.data.loading import load
 from runner.config.schema import DatasetConfig
-start = time.monotonic()
-try:
-    dataset = load(DatasetConfig(**json.loads(sys.argv[1])))
-    print(dataset.digest, dataset.train.size, dataset.test.size)
-except Exception as error:
-    print(type(error).__name__, error)
-    raise SystemExit(3)
-finally:
-    print(sorted({"tensorflow", "tensorflow_datasets"} & set(sys.modules)), file=sys.stderr)
+dataset = load(DatasetConfig(**json.loads(sys.argv[1])))
+print(dataset.digest, dataset.train.size, dataset.test.size)
+print(sorted({"tensorflow", "tensorflow_datasets"} & set(sys.modules)), file=sys.stderr)
 """
 
 

@@ -5,26 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config import values
-from runner.config.schema_data import DatasetConfig
-from runner.data import checks as checks_data
 from runner.data.base import ArraySource, Dataset, Encoding
-from runner.data.loading import load
 from runner.errors import ConfigError, DataError
+from tests.data import conftest
 
 HOUSES = "rooms,area (m2),kind,price,sold\n2,50.5,flat,100,true\n4,120,house,300.5,false\n3,70,flat,150,true\n"
 
 
-@pytest.fixture(autouse=True)
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("inside")
 
 
 def opened(path: str, encoding: Encoding | None = None, **keys: object) -> Dataset:
-    config = DatasetConfig(**({"name": "arrays", "path": path, "test": "train"} | keys))  # type: ignore[arg-type]
-    values.check(config, "dataset")
-    checks_data.check(config)
-    return load(config, 0, encoding)
+    return conftest.opened(encoding, **({"name": "arrays", "path": path, "test": "train"} | keys))
 
 
 def read(path: str, **keys: object) -> dict[str, np.ndarray]:

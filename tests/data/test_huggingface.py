@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from runner.config import values
 from runner.config.schema_data import DatasetConfig
-from runner.data import checks as checks_data
-from runner.data import loading
 from runner.data.base import Dataset, Encoding
 from runner.data.workers import Workers
 from runner.errors import ConfigError, DataError
+from tests.data.conftest import opened
 from tests.data.pictures import encoded, picture
 
 # Writes a dataset with the library in every form, and what the library reads from it.
@@ -63,6 +61,7 @@ for form, dataset in {"splits": splits["train"], "shuffled": datasets.load_from_
     np.savez(f"{form}.npz", **{name: np.stack([np.asarray(value) for value in read[name]]) for name in read})
 """
 
+pytestmark = pytest.mark.usefixtures("inside")
 COLUMNS = ["image", "label", "grid", "vector", "kind"]
 
 
@@ -75,17 +74,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def read(path: Path | str, encoding: Encoding | None = None, **keys: object) -> Dataset:
-    config = DatasetConfig(**({"name": "huggingface", "path": str(path), "test": None, "features": COLUMNS} | keys))  # type: ignore[arg-type]
-    values.check(config, "dataset")
-    checks_data.check(config)
-    return loading.load(config, 0, encoding)
+    return opened(encoding, **({"name": "huggingface", "path": str(path), "test": None, "features": COLUMNS} | keys))
 
 
 def compare(data: Dataset, expected: Path, rows: np.ndarray) -> None:

@@ -16,10 +16,7 @@ from runner.errors import ConfigError, DataError
 from tests import forks
 from tests.data.pictures import encoded, folder, picture
 
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("inside")
 
 
 def config(path, **keys: object) -> DatasetConfig:

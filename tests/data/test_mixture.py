@@ -11,24 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import checks as checks_data
 from runner.data import loading
 from runner.data.base import Array, ArraySource, ArraySpec, Dataset, Draw
 from runner.data.sources.mixture import Mixture
 from runner.data.workers import Workers
 from runner.errors import ConfigError, DataError
+from tests.data.conftest import opened
 from tests.data.pictures import encoded, picture
 from tests.data.texts import saved
 
 SPECS = {"x": ArraySpec((), "int32")}
 
 
-@pytest.fixture(autouse=True)
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("inside")
 
 
 def mixture(sizes: list[int], weights: list[float]) -> Mixture:
@@ -97,10 +93,7 @@ def write(name: str, size: int, first: int = 0) -> None:
 
 
 def read(entries: list[dict[str, object]], **keys: object) -> Dataset:
-    config = DatasetConfig(**({"name": "mixture", "parts": entries, "test": None} | keys))  # type: ignore[arg-type]
-    values.check(config, "dataset")
-    checks_data.check(config)
-    return loading.load(config, 0)
+    return opened(**({"name": "mixture", "parts": entries, "test": None} | keys))
 
 
 def two(**keys: object) -> list[dict[str, object]]:

@@ -9,23 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import checks as checks_data
-from runner.data import loading
 from runner.data.base import Array, Dataset, Encoding
 from runner.data.workers import Workers
 from runner.errors import ConfigError, DataError
+from tests.data.conftest import opened
 from tests.data.pictures import encoded, picture
 
 ROWS = 100
 GROUP = 8
 
 
-@pytest.fixture(autouse=True)
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("inside")
 
 
 def table(rows: int = ROWS) -> pa.Table:
@@ -51,10 +46,7 @@ def write(path: str = "houses.parquet", rows: int = ROWS, group: int = GROUP) ->
 def read(
     path: str = "houses.parquet", encoding: Encoding | None = None, name: str = "parquet", **keys: object
 ) -> Dataset:
-    config = DatasetConfig(**({"name": name, "path": path, "test": "train"} | keys))  # type: ignore[arg-type]
-    values.check(config, "dataset")
-    checks_data.check(config)
-    return loading.load(config, 0, encoding)
+    return opened(encoding, **({"name": name, "path": path, "test": "train"} | keys))
 
 
 def same(ours: dict[str, Array], theirs: dict[str, Array]) -> None:
