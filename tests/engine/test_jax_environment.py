@@ -12,15 +12,16 @@ from runner.config.schema import EngineConfig, MeshConfig
 from runner.engine.jax import environment
 from runner.host import cores
 from tests import forks
+from tests.commands import ran, without_packages
 
 DIGITS = ["engine=jax", "dataset=digits", "tracking=none", "trainer.progress=lines"]
 
 
-BLOCKED = ("-m", "tests.engine.blocked_worker")
-
-
-def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_it(tmp_path: Path) -> None:
-    done = forks.python(*BLOCKED, "jax,jaxlib", *DIGITS, folder=tmp_path, code=2)
+def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*forks.REAL)
+    done = ran(tmp_path, "runner", *DIGITS, code=2, **without_packages(tmp_path, "jax", "jaxlib"))
     assert done.stderr.splitlines() == [
         "error: engine.name=jax: needs jax, which is not installed; pip install -e '.[jax]'"
     ]
@@ -29,10 +30,11 @@ def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
+def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*forks.REAL)
     words = [*DIGITS, "mesh=batch2_height2", "layout=spatial", "model=vit", "model.patch=2"]
     words.append(f"hydra.run.dir={tmp_path / 'run'}")
-    done = forks.python(*BLOCKED, "tensorflow,tf_keras", *words, folder=tmp_path)
+    done = ran(tmp_path, "runner", *words, **without_packages(tmp_path, "tensorflow", "tf_keras"))
     assert "loaded: jax,keras\n" in done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["eval_accuracy"] > 0.7  # three epochs; chance is 0.1
