@@ -26,6 +26,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TENSORFLOW, JAX = "tensorflow", "jax"
+OF_ENGINE = {"jax": JAX, "keras_dtensor": TENSORFLOW}
+OF_KERAS = {"keras": JAX, "tf_keras": TENSORFLOW}
 LIBRARIES = ("tensorflow", "tf_keras", "jax", "keras")
 # XLA's work on fast code for CPUs is most of a short run's time. What is computed is the same without it, up to
 # rounding and except for gradients of maxima over a whole dim, such as those of global max pooling: see

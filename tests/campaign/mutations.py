@@ -112,7 +112,7 @@ def _scene(engine: str, config: RunConfig, name: str, tries: list[Mutation | Non
 def _lines(engine: str, folder: Path) -> Iterator[dict[str, Any]]:
     """Runs jobs in one process, and yields what it tells of each."""
     command = [sys.executable, "-m", "tests.campaign.mutations_worker", str(folder)]
-    library = forks.JAX if engine == "jax" else forks.TENSORFLOW
+    library = forks.OF_ENGINE[engine]
     environment = os.environ | {"PYTHONPATH": str(forks.ROOT), "XLA_FLAGS": forks.SLOW_CODE}
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with (

@@ -113,38 +113,33 @@ def test_a_merged_all_reduce_is_counted_once_and_its_gradients_named() -> None:
     assert {(each.phase, each.axis) for each in found} == {("backward", "batch")}
 
 
-def test_a_gathered_kernel_is_named_and_its_gathered_bytes_counted() -> None:
-    groups = "replica_groups=[2,4]<=[4,2]T(1,0)"
-    (found,) = read(line(groups, kind="all-gather", shape="f32[10,256]{0,1}"))
-    assert (found.kind, found.origin, found.bytes) == ("all_gather", "d2/kernel", 10240)
+FORWARD, UPDATE = "jit(one)/jvp(d2)/dot", "jit(one)/update/reduce_sum"
+CONVOLUTION = "jit(one)/transpose(jvp(d2))/conv_general_dilated"
 
 
-def test_a_gradient_that_is_computed_in_another_shape_is_named_by_its_elements() -> None:
-    groups, name = "replica_groups=[2,4]<=[4,2]T(1,0)", "jit(one)/transpose(jvp(d2))/conv_general_dilated"
-    (found,) = read(line(groups, shape="f32[5,2,256]{2,1,0}", name=name))
-    assert (found.origin, found.bytes) == ("d2/kernel", 10240)
-
-
-def test_a_reduce_scatter_counts_what_a_device_puts_in() -> None:
-    (found,) = read(line("replica_groups=[2,4]<=[4,2]T(1,0)", kind="reduce-scatter", shape="f32[4]{0}"))
-    assert (found.kind, found.bytes) == ("reduce_scatter", 64)
-
-
-def test_a_started_gather_is_counted_by_its_result() -> None:
-    shape = "(f32[64,10]{1,0}, f32[256,10]{1,0})"
-    (found,) = read(line("replica_groups=[2,4]<=[4,2]T(1,0)", kind="all-gather-start", shape=shape))
-    assert (found.count, found.bytes) == (1, 10240)
+@pytest.mark.parametrize(
+    ("kind", "shape", "name", "phase", "origin", "size"),
+    [
+        # A gather counts what it gives, and a scatter what a device puts in.
+        ("all-gather", "f32[10,256]{0,1}", FORWARD, "forward", "d2/kernel", 10240),
+        ("all-gather-start", "(f32[64,10]{1,0}, f32[256,10]{1,0})", FORWARD, "forward", "d2/kernel", 10240),
+        ("reduce-scatter", "f32[4]{0}", FORWARD, "forward", "d2", 64),
+        # A gradient that is computed in another shape is named by its elements.
+        ("all-reduce", "f32[5,2,256]{2,1,0}", CONVOLUTION, "backward", "d2/kernel", 10240),
+        ("all-reduce", "f32[16,10]{1,0}", UPDATE, "update", "", 640),
+    ],
+)
+def test_a_collective_has_its_phase_its_variable_and_its_bytes(
+    kind: str, shape: str, name: str, phase: str, origin: str, size: int
+) -> None:
+    (found,) = read(line("replica_groups=[2,4]<=[4,2]T(1,0)", kind, shape, name))
+    assert found == Collective(kind.removesuffix("-start").replace("-", "_"), "batch", phase, origin, 1, size)
 
 
 def test_what_runs_once_a_call_is_left_out_of_a_looped_step() -> None:
     inside = line("replica_groups=[4,2]<=[8]")
     assert len(read("body {", inside, "}", "ENTRY %main {", inside, "}", looped=True)) == 1
     assert len(read("body {", inside, "}", "ENTRY %main {", inside, "}", looped=False)) == 2
-
-
-def test_the_updates_communication_is_of_its_phase() -> None:
-    (found,) = read(line("replica_groups=[4,2]<=[8]", name="jit(one)/update/reduce_sum"))
-    assert (found.phase, found.origin) == ("update", "")
 
 
 def test_a_collective_in_a_scan_counts_once_a_turn() -> None:

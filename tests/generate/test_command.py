@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.commands import ran
 
 pytestmark = pytest.mark.nightly
 
-LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 LANGUAGE_MODEL = [
     "dataset=pydoc",
     "task=language_model",
@@ -35,7 +35,7 @@ GREEDY = "generate.temperature=0"
 
 
 def run(folder: Path, module: str, *overrides: str, engine: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    return ran(folder, module, *overrides, library=LIBRARIES[engine], code=code, XDG_CACHE_HOME=str(folder))
+    return ran(folder, module, *overrides, library=forks.OF_ENGINE[engine], code=code, XDG_CACHE_HOME=str(folder))
 
 
 def text(folder: Path, engine: str, name: str, *overrides: str) -> str:
@@ -44,7 +44,7 @@ def text(folder: Path, engine: str, name: str, *overrides: str) -> str:
     return str(json.loads((where / "generate.json").read_text())["text"])
 
 
-@pytest.mark.parametrize("engine", list(LIBRARIES))
+@pytest.mark.parametrize("engine", forks.OF_ENGINE)
 def test_a_mesh_and_one_device_write_the_same_text(tmp_path: Path, engine: str) -> None:
     run(tmp_path, "runner", *LANGUAGE_MODEL, f"engine={engine}", f"hydra.run.dir={tmp_path / 'run'}", engine=engine)
 

@@ -111,23 +111,26 @@ def test_a_norm_over_all_heads_does_not_tell_the_head_width() -> None:
     assert found["b/q_proj/kernel"].reason == "4 heads of b, model divides them"
 
 
-def test_an_adapter_is_sharded_by_fsdp_like_its_kernel() -> None:
-    table = gpt() | {
-        "block_0/attention/query/lora_kernel_a": (32, 4, 2),
-        "block_0/attention/query/lora_kernel_b": (2, 8),
-        "block_0/feedforward/up/lora_kernel_a": (32, 2),
-        "block_0/feedforward/up/lora_kernel_b": (2, 48),
-        "block_0/feedforward/down/lora_kernel_a": (48, 2),
-        "block_0/feedforward/down/lora_kernel_b": (2, 32),
-    }
-    assert {path: spec for path, spec in specs(table, "fsdp_megatron").items() if "lora" in path} == {
-        "block_0/attention/query/lora_kernel_a": ("batch", M, None),
-        "block_0/feedforward/up/lora_kernel_a": ("batch", None),
-        "block_0/feedforward/up/lora_kernel_b": (None, M),
-        "block_0/feedforward/down/lora_kernel_a": (M, None),
-        "block_0/feedforward/down/lora_kernel_b": (None, "batch"),
-    }
-    whole = placed(table)["block_0/feedforward/up/lora_kernel_a"]
+def test_an_adapter_is_sharded_like_its_kernel() -> None:
+    layers = ("attention/query", "feedforward/up", "feedforward/down")
+    query, up, down = (f"block_0/{layer}/lora_kernel_" for layer in layers)
+    table = gpt() | {f"{query}a": (32, 4, 2), f"{query}b": (2, 8), f"{up}a": (32, 2), f"{up}b": (2, 48)}
+    table |= {f"{down}a": (48, 2), f"{down}b": (2, 32)}
+    for preset, expected in (
+        ("megatron", {f"{query}a": (None, M, None), f"{up}b": (None, M), f"{down}a": (M, None)}),
+        (
+            "fsdp_megatron",
+            {
+                f"{query}a": ("batch", M, None),
+                f"{up}a": ("batch", None),
+                f"{up}b": (None, M),
+                f"{down}a": (M, None),
+                f"{down}b": (None, "batch"),
+            },
+        ),
+    ):
+        assert {path: spec for path, spec in specs(table, preset).items() if "lora" in path} == expected
+    whole = placed(table)[f"{up}a"]
     assert whole.reason == "the other half of the adapter is sharded like block_0/feedforward/up/kernel"
     assert not whole.passed, "which is as it should be"
 

@@ -61,7 +61,7 @@ ALLOWED: list[tuple[str, dict[str, Any]]] = [
 def test_a_model_that_needs_what_only_fit_does_is_rejected_by_name_and_others_are_not(engine: str) -> None:
     refused = [*REFUSED, *(OF_JAX if engine == "jax" else OF_DTENSOR)]
     asked = [{"target": target, **more} for target, more, *_ in (*refused, *ALLOWED)]
-    library = "jax" if engine == "jax" else "tensorflow"
+    library = forks.OF_ENGINE[engine]
     said = forks.answer("-m", "tests.model.contract_worker", engine, json.dumps(asked), library=library)
     for (target, more, parts), line in zip(refused, said, strict=False):
         assert ": " in line, (target, more)

@@ -52,17 +52,17 @@ for module, names in (("convnet", ["vector"]), ("vit", ["age", "vector"])):
         found["refused"].append(str(error))
 print(json.dumps(found))
 """
-LIBRARIES = {"tf_keras": "tensorflow", "keras": "jax"}
 
 
 @pytest.fixture(scope="module")
 def built() -> dict[str, dict[str, Any]]:
     variables = {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
-    return {keras: forks.answer("-c", SCRIPT, keras, library=name, **variables) for keras, name in LIBRARIES.items()}
+    libraries = forks.OF_KERAS.items()
+    return {keras: forks.answer("-c", SCRIPT, keras, library=library, **variables) for keras, library in libraries}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", LIBRARIES)
+@pytest.mark.parametrize("keras", forks.OF_KERAS)
 def test_every_network_accepts_all_inputs(built: dict[str, dict[str, Any]], keras: str) -> None:
     beside = 3 + 1 + 1 + 3 + 2 * 2  # vector, age, price, one-hot town, two one-hot tags
     wanted = {
@@ -80,7 +80,7 @@ def test_every_network_accepts_all_inputs(built: dict[str, dict[str, Any]], kera
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", LIBRARIES)
+@pytest.mark.parametrize("keras", forks.OF_KERAS)
 def test_categories_become_one_hot_and_other_integers_floats(built: dict[str, dict[str, Any]], keras: str) -> None:
     rng = np.random.default_rng(0)
     image, vector = rng.random((2, 64)).astype("float32"), rng.random((2, 3)).astype("float32")
@@ -93,7 +93,7 @@ def test_categories_become_one_hot_and_other_integers_floats(built: dict[str, di
 
 @pytest.mark.slow
 def test_image_networks_reject_inputs_without_an_image(built: dict[str, dict[str, Any]]) -> None:
-    for keras in LIBRARIES:
+    for keras in forks.OF_KERAS:
         first, second = built[keras]["refused"]
         assert first == "it takes an image, [height, width, channel]; vector has shape [3]"
         assert second.startswith("it needs exactly one image among its inputs, but none of age, vector are images")

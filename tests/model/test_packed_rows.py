@@ -13,7 +13,6 @@ from tests.docs import pages
 pytestmark = pytest.mark.nightly
 
 PACK = pages.files("text")["packed_rows.py"]
-LIBRARIES = {"keras": forks.JAX, "tf_keras": forks.TENSORFLOW}
 PROGRAM = """
 import json, sys
 from importlib import import_module
@@ -64,9 +63,9 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("keras", LIBRARIES)
+@pytest.mark.parametrize("keras", forks.OF_KERAS)
 def test_a_token_has_the_logits_that_it_has_in_a_row_of_its_example_alone(keras: str) -> None:
     variables = {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
-    found = forks.answer("-c", PROGRAM, keras, PACK, library=LIBRARIES[keras], **variables)
+    found = forks.answer("-c", PROGRAM, keras, PACK, library=forks.OF_KERAS[keras], **variables)
     # Float32 sums of the same terms in another order.
     assert max(found.values()) < 1e-5, found

@@ -7,9 +7,7 @@ import pytest
 from tests import forks
 from tests.nightly import nightly_except
 
-KERASES = [("keras", forks.JAX), ("tf_keras", forks.TENSORFLOW)]
 
-
-@pytest.mark.parametrize(("package", "library"), nightly_except(KERASES[:1], KERASES))
-def test_models_that_rescale_bytes_are_recognized(package: str, library: str) -> None:
-    assert forks.answer("-m", "tests.model.preprocessing_worker", package, library=library) == []
+@pytest.mark.parametrize("keras", nightly_except(["keras"], ["keras", "tf_keras"]))
+def test_models_that_rescale_bytes_are_recognized(keras: str) -> None:
+    assert forks.answer("-m", "tests.model.preprocessing_worker", keras, library=forks.OF_KERAS[keras]) == []

@@ -49,7 +49,7 @@ def train(rows: Sequence[Row], folder: Path) -> None:
         names = [row.name for row in rows if row.engine == engine]
         if not names:
             continue
-        library = forks.JAX if engine == "jax" else forks.TENSORFLOW
+        library = forks.OF_ENGINE[engine]
         for arguments in (["tests.parity.stock", keras], *(["tests.parity.runs", mesh] for mesh in MESHES)):
             quiet = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
             forks.python("-m", *arguments, str(folder), *names, library=library, timeout=_SECONDS, **quiet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,23 @@ def planned(folder: Path, *words: str) -> dict[str, Any]:
     return dict(json.loads((folder / "plan.json").read_text()))
 
 
+Variables = Mapping[str, tuple[tuple[int, ...], tuple[str | None, ...]]]
+
+
+def model(
+    variables: Variables, outputs: list[LayerOutput], axes: dict[str, int], inputs: dict[str, Any], **fields: Any
+) -> PlacedModel:
+    """Returns a model whose float32 variables, by path with shape and spec, are all trained."""
+    placements = {path: Placement(path, shape, spec, None) for path, (shape, spec) in variables.items()}
+    return PlacedModel(placements, set(placements), outputs, axes, inputs, dict.fromkeys(placements, 4), **fields)
+
+
 def placed(axes: dict[str, int], rules: list[Any]) -> PlacedModel:
     """Returns what the estimates take, for the MLP."""
     specs = {match: tuple(spec) for match, spec in rules}
-    placements = {
-        path: Placement(path, shape, specs.get(path, (None,) * len(shape)), None) for path, shape in _SHAPES.items()
-    }
+    variables = {path: (shape, specs.get(path, (None,) * len(shape))) for path, shape in _SHAPES.items()}
     outputs = [LayerOutput("d1", "Dense", (BATCH, 128), "float32"), LayerOutput("d2", "Dense", (BATCH, 10), "float32")]
-    return PlacedModel(placements, set(placements), outputs, axes, INPUTS, dict.fromkeys(placements, 4))
+    return model(variables, outputs, axes, INPUTS)
 
 
 def plan(count: int = 4, **changes: Any) -> Plan:

@@ -55,14 +55,16 @@ def test_an_axis_of_one_device_costs_nothing() -> None:
 
 def attention(axes: dict[str, int]) -> estimate.PlacedModel:
     """Query, key, value and output of one attention layer over 16 tokens, heads split over `model`."""
-    paths = {f"attention/{name}/kernel": ((32, 4, 8), (None, "model", None)) for name in ("query", "key", "value")}
-    paths["attention/output/kernel"] = ((4, 8, 32), ("model", None, None))
-    placements = {"embed/kernel": Placement("embed/kernel", (3, 32), (None, None), None)}
-    placements |= {path: Placement(path, shape, spec, None) for path, (shape, spec) in paths.items()}
-    heads = [LayerOutput(path.rpartition("/")[0], "EinsumDense", (64, 16, 4, 8), "float32") for path in paths][:3]
+    names = ("query", "key", "value")
+    variables: cases.Variables = {
+        "embed/kernel": ((3, 32), (None, None)),
+        **{f"attention/{name}/kernel": ((32, 4, 8), (None, "model", None)) for name in names},
+        "attention/output/kernel": ((4, 8, 32), ("model", None, None)),
+    }
+    heads = [LayerOutput(f"attention/{name}", "EinsumDense", (64, 16, 4, 8), "float32") for name in names]
     outputs = [LayerOutput("embed", "Dense", (64, 16, 32), "float32"), *heads]
     outputs.append(LayerOutput("attention/output", "EinsumDense", (64, 16, 32), "float32"))
-    return estimate.PlacedModel(placements, set(placements), outputs, axes, cases.INPUTS, dict.fromkeys(placements, 4))
+    return cases.model(variables, outputs, axes, cases.INPUTS)
 
 
 def test_attention_sums_its_inputs_gradient_once_and_its_output_once() -> None:
@@ -91,11 +93,9 @@ def test_a_model_may_have_more_layers_than_calls_may_be_nested() -> None:
 
 
 def test_a_convolution_works_at_every_position_of_its_output_and_is_split_by_height() -> None:
-    kernel = Placement("c/kernel", (3, 3, 8, 16), (None,) * 4, None)
     output = LayerOutput("c", "Conv2D", (8, 28, 28, 16), "float32")
-    inputs = {"image": ("batch", "height", None, None)}
-    axes = {"batch": 2, "height": 2}
-    step = estimate.PlacedModel({kernel.path: kernel}, {kernel.path}, [output], axes, inputs, {kernel.path: 4})
+    image = {"image": ("batch", "height", None, None)}
+    step = cases.model({"c/kernel": ((3, 3, 8, 16), (None,) * 4)}, [output], {"batch": 2, "height": 2}, image)
     assert estimate.output_spec(step, output) == ("batch", "height", None, None)
     # The first layer computes no gradient of its input.
     assert estimate.flops(step, output) == 2 * 2 * (3 * 3 * 8 * 16) * (8 * 28 * 28) // 4
@@ -107,11 +107,10 @@ def step(
     outputs: list[LayerOutput], shapes: dict[str, tuple[int, ...]], image: tuple[str | None, ...]
 ) -> estimate.PlacedModel:
     """Returns a step on a mesh of 2 x 2 whose convolutions read kernels whole; moving statistics are untrained."""
-    placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in shapes.items()}
-    trained = {path for path in shapes if "moving" not in path}
+    variables = {path: (shape, (None,) * len(shape)) for path, shape in shapes.items()}
     whole = {path for path, shape in shapes.items() if len(shape) == 4}
-    axes = {"batch": 2, "height": 2}
-    return estimate.PlacedModel(placements, trained, outputs, axes, {"image": image}, dict.fromkeys(shapes, 4), whole)
+    made = cases.model(variables, outputs, {"batch": 2, "height": 2}, {"image": image}, whole=whole)
+    return replace(made, trained={path for path in shapes if "moving" not in path})
 
 
 def between(found: list[Collective]) -> list[tuple[str, str, str, str, int]]:
@@ -204,19 +203,13 @@ def test_an_input_goes_by_its_name_and_its_dims_stay_split_while_the_rank_does()
 
 def of_tokens(axes: dict[str, int], split: str | None, **variables: tuple[int, ...]) -> estimate.PlacedModel:
     """Returns a model of 4 rows of 8 tokens whose variables are of the layer `x`, experts over the axis `experts`."""
-    specs = {name: ("experts", None, None) if len(shape) == 3 else (None, None) for name, shape in variables.items()}
-    placements = {f"x/{name}": Placement(f"x/{name}", shape, specs[name], None) for name, shape in variables.items()}
-    placements["first/kernel"] = Placement("first/kernel", (2, 2), (None, None), None)
-    return estimate.PlacedModel(
-        placements,
-        set(placements),
-        [LayerOutput("first", "Dense", (4, 8, 16), "float32")],
-        axes,
-        {"tokens": ("batch", split)},
-        dict.fromkeys(placements, 4),
-        experts={path for path, placement in placements.items() if len(placement.shape) == 3},
-        tokens=(8, split) if split else None,
-    )
+    experts = {f"x/{name}" for name, shape in variables.items() if len(shape) == 3}
+    placed = {f"x/{name}": (shape, ("experts", None, None)[-len(shape) :]) for name, shape in variables.items()}
+    first = [LayerOutput("first", "Dense", (4, 8, 16), "float32")]
+    tokens = (8, split) if split else None
+    more = {"experts": experts, "tokens": tokens}
+    variables = placed | {"first/kernel": ((2, 2), (None, None))}
+    return cases.model(variables, first, axes, {"tokens": ("batch", split)}, **more)
 
 
 def test_an_axis_that_splits_tokens_shares_the_work_of_layers_heads_and_attention_out() -> None:
@@ -246,10 +239,8 @@ def of_experts(axes: dict[str, int]) -> tuple[estimate.PlacedModel, list[LayerOu
     hidden, vectors = (4, 8, 4, 24), (4, 8, 16)
     specs: dict[str, tuple[str | None, ...]] = dict.fromkeys(shapes, ("experts", None, "model"))
     specs |= {"router": (None, None), "down": ("experts", "model", None)}
-    placements = {
-        f"experts/{name}/kernel": Placement(f"experts/{name}/kernel", shape, specs[name], None)
-        for name, shape in shapes.items()
-    }
+    variables = {f"experts/{name}/kernel": (shape, specs[name]) for name, shape in shapes.items()}
+    variables["first/kernel"] = ((2, 2), (None, None))
     outputs = [
         LayerOutput("first", "Dense", vectors, "float32"),
         LayerOutput("experts/router", "Dense", (4, 8, 4), "float32", (LayerInput("first", vectors),)),
@@ -257,17 +248,9 @@ def of_experts(axes: dict[str, int]) -> tuple[estimate.PlacedModel, list[LayerOu
         LayerOutput("experts/up", "EinsumDense", hidden, "float32", (LayerInput("first", vectors),)),
         LayerOutput("experts/down", "EinsumDense", vectors, "float32", (LayerInput("", hidden),)),
     ]
-    placements["first/kernel"] = Placement("first/kernel", (2, 2), (None, None), None)
-    model = estimate.PlacedModel(
-        placements,
-        set(placements),
-        outputs,
-        {"batch": 1, "model": 1, "experts": 1} | axes,
-        {"tokens": ("batch", None)},
-        dict.fromkeys(placements, 4),
-        experts={path for path, placement in placements.items() if len(placement.shape) == 3},
-    )
-    return model, outputs
+    experts = {path for path, (shape, _) in variables.items() if len(shape) == 3}
+    all_axes = {"batch": 1, "model": 1, "experts": 1} | axes
+    return cases.model(variables, outputs, all_axes, {"tokens": ("batch", None)}, experts=experts), outputs
 
 
 def test_experts_of_a_kernel_each_are_counted_once_whatever_axes_split_them() -> None:
@@ -304,21 +287,15 @@ def test_values_of_a_block_count_the_hidden_units_of_all_experts() -> None:
 
 
 def test_products_with_heads_are_summed_over_no_axis_that_splits_the_heads() -> None:
-    shapes = {"query": (16, 4, 8), "output": (4, 8, 16)}
-    specs = {"query": (None, "model", None), "output": ("model", None, None)}
-    placements = {f"{name}/kernel": Placement(f"{name}/kernel", shapes[name], specs[name], None) for name in shapes}
+    variables: cases.Variables = {
+        "query/kernel": ((16, 4, 8), (None, "model", None)),
+        "output/kernel": ((4, 8, 16), ("model", None, None)),
+    }
     outputs = [
         LayerOutput("query", "EinsumDense", (4, 8, 4, 8), "float32", (LayerInput("", (4, 8, 16)),)),
         LayerOutput("output", "EinsumDense", (4, 8, 16), "float32", (LayerInput("", (4, 8, 4, 8)),)),
     ]
-    model = estimate.PlacedModel(
-        placements,
-        set(placements),
-        outputs,
-        {"batch": 1, "model": 2},
-        {"tokens": ("batch", None)},
-        dict.fromkeys(placements, 4),
-    )
+    model = cases.model(variables, outputs, {"batch": 1, "model": 2}, {"tokens": ("batch", None)})
     found = communication.collectives(model, compute_width=4, recomputes=False)
     assert {entry.origin for entry in found if entry.axis == "model"} == {"output"}
 

@@ -15,7 +15,6 @@ from runner.config.build import build
 from runner.config.schema import HardwareConfig, PlanConfig
 from runner.engine.base import Collective, LayerInput, LayerOutput, ProgramCost, VariableInfo
 from runner.errors import ConfigError
-from runner.layout import Placement
 from runner.plan import communication, communication_dtensor, forecast, known_errors, memory, rows
 from runner.plan.base import Forecast, MemoryPart, Traffic
 from runner.plan.checks import hardware as checks_hardware
@@ -184,14 +183,9 @@ def test_all_chips_of_a_slice_have_the_same_links() -> None:
 
 def _two_layers(axes: dict[str, int], column: tuple[str | None, ...], row: tuple[str | None, ...]) -> PlacedModel:
     """Returns a dense layer of 8 to 32 numbers and one back to 8, on a batch of 16."""
-    placements = {
-        "up/kernel": Placement("up/kernel", (8, 32), column, None),
-        "down/kernel": Placement("down/kernel", (32, 8), row, None),
-    }
     outputs = [LayerOutput("up", "Dense", (16, 32), "float32"), LayerOutput("down", "Dense", (16, 8), "float32")]
-    return PlacedModel(
-        placements, set(placements), outputs, axes, {"x": ("batch", None)}, dict.fromkeys(placements, 4)
-    )
+    variables = {"up/kernel": ((8, 32), column), "down/kernel": ((32, 8), row)}
+    return cases.model(variables, outputs, axes, {"x": ("batch", None)})
 
 
 def test_data_parallelism_sums_gradients_and_fsdp_gathers_and_scatters() -> None:
@@ -262,8 +256,7 @@ def test_heads_and_tables_are_no_positions() -> None:
 
 
 def _placed(shapes: dict[str, tuple[int, ...]]) -> PlacedModel:
-    placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in shapes.items()}
-    return PlacedModel(placements, set(placements), [], {"batch": 1}, {}, dict.fromkeys(placements, 4))
+    return cases.model({path: (shape, (None,) * len(shape)) for path, shape in shapes.items()}, [], {"batch": 1}, {})
 
 
 def test_only_a_scanned_stack_counts_as_several_blocks() -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from runner.config.schema import ModelConfig
+from runner.layout import Placement
+from runner.model.gpt_options import TARGET
 from runner.plan.tokens import step_flops
+from runner.train.run import model_flops
 
 TOKENS, LENGTH, D, HEADS, K, F = 64, 16, 8, 2, 3, 20
 ATTENTION = 12 * LENGTH * HEADS * K  # a token
@@ -74,3 +80,19 @@ def test_a_mixture_counts_the_experts_that_a_token_uses(depth: int) -> None:
     used = step_flops(made, set(made), TOKENS, LENGTH, 50, used_experts=0.5)
     # Of four experts two are left out.
     assert whole - used == TOKENS * 6 * 2 * 3 * D * F * max(depth, 1)
+
+
+@pytest.mark.parametrize("per_token", [2, 4])
+def test_a_run_counts_the_experts_of_its_own_options(per_token: int) -> None:
+    made = {
+        "experts/up/kernel": (4, D, F),
+        "experts/gate/kernel": (4, D, F),
+        "experts/down/kernel": (4, F, D),
+        "head/kernel": (D, 50),
+    }
+    options: dict[str, Any] = {"experts": 4, "experts_per_token": per_token, "window": None}
+    task: Any = SimpleNamespace(tokens=LENGTH, outputs=SimpleNamespace(units=50))
+    placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in made.items()}
+    engine: Any = SimpleNamespace(placements=placements, trainable=list(made))
+    found = model_flops(ModelConfig(TARGET, options), TOKENS // LENGTH, engine, task)
+    assert found == step_flops(made, set(made), TOKENS, LENGTH, 50, used_experts=per_token / 4)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes.running import environment, points, run, several
+from tests.processes.running import points, run, several
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -44,12 +42,8 @@ def test_verify_sees_a_process_that_trains_on_something_else(tmp_path: Path) -> 
         "run = record.run\n"
         "if __name__ == '__main__':\n    entry.main('wrong_verify')\n"
     )
-    command = [sys.executable, "-m", "wrong_verify", "dataset=digits", "engine=jax", "mesh=batch2", "verify.steps=2"]
-    done = subprocess.run(
-        [*command, *several(2), f"hydra.run.dir={tmp_path / 'run'}"],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
+    chosen = ("engine=jax", "mesh=batch2", "verify.steps=2", *several(2), f"hydra.run.dir={tmp_path / 'run'}")
+    done = run(tmp_path, *chosen, module="wrong_verify", code=1)
     assert "error: d1/kernel" in done.stderr or "differs" in done.stderr
     assert done.stderr.count("error: ") == 1
 

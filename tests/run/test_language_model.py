@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from tests import forks
 from tests.commands import ran
 from tests.data import texts
 from tests.docs import pages
@@ -36,11 +37,10 @@ TEXT = [
     "task.sample.prompt=def",
     "tracking=none",
 ]
-LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 
 
 def run(folder: Path, module: str, *overrides: str, engine: str) -> subprocess.CompletedProcess[str]:
-    return ran(folder, module, *overrides, library=LIBRARIES[engine], XDG_CACHE_HOME=str(folder.parent))
+    return ran(folder, module, *overrides, library=forks.OF_ENGINE[engine], XDG_CACHE_HOME=str(folder.parent))
 
 
 def trained(folder: Path, engine: str, *overrides: str) -> tuple[dict[str, Any], dict[str, str], str]:
@@ -51,7 +51,7 @@ def trained(folder: Path, engine: str, *overrides: str) -> tuple[dict[str, Any],
     return json.loads((where / "summary.json").read_text()), texts, done.stdout
 
 
-@pytest.mark.parametrize("engine", list(LIBRARIES))
+@pytest.mark.parametrize("engine", forks.OF_ENGINE)
 def test_a_mesh_has_the_losses_and_the_samples_of_one_device(tmp_path: Path, engine: str) -> None:
     one, texts, said = trained(tmp_path / "one", engine, "mesh=single")
     assert list(texts) == ["step_000000006.txt", "step_000000012.txt"]

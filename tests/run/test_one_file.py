@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import forks
+from tests.commands import ran
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 ONE_FILE = """
 import random
 
@@ -72,20 +69,10 @@ def command(folder: Path, module: str, *arguments: str, backend: str | None = No
     """Runs a command in a process that has imported nothing, and returns what it printed."""
     folder.mkdir(exist_ok=True)
     (folder / "one_file.py").write_text(ONE_FILE)
-    variables = {key: value for key, value in os.environ.items() if key != "KERAS_BACKEND"}
-    variables |= {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+    variables = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
     variables |= {"KERAS_BACKEND": backend} if backend else {}
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments, f"trainer.checkpoint.folder={folder / 'checkpoints'}"],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
-    return done.stdout
+    words = (*arguments, f"trainer.checkpoint.folder={folder / 'checkpoints'}")
+    return ran(folder, module, *words, **variables).stdout
 
 
 def trained(folder: Path, backend: str | None = None) -> Any:
@@ -98,6 +85,7 @@ def trained(folder: Path, backend: str | None = None) -> Any:
 def started_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked process has imported Keras already."""
     monkeypatch.setenv(*forks.REAL)
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
 
 
 @pytest.mark.nightly

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import forks
 from tests.commands import ran
 
-LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 # What the model computes is known without it: nothing is trained. `first` is 0 for a model without preprocessing.
 MODELS = """
 import numpy as np
@@ -36,7 +36,7 @@ def build(keras, input_shape, num_classes, first=0.0, tensors=False):
 def start(folder: Path, engine: str, module: str, *overrides: str) -> subprocess.CompletedProcess[str]:
     """Runs a command of the runner and checks that it ends well."""
     kept = [f"trainer.checkpoint.folder={folder / 'checkpoints'}", f"hydra.run.dir={folder / 'run'}", "tracking=none"]
-    return ran(folder, module, *overrides, *kept, library=LIBRARIES[engine], COLUMNS="160")
+    return ran(folder, module, *overrides, *kept, library=forks.OF_ENGINE[engine], COLUMNS="160")
 
 
 def prepare(folder: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,24 +54,10 @@ print(json.dumps(model.predict(images, verbose=0).argmax(-1).tolist()))
 """
 
 
-def started(folder: Path, arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(forks.ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 @pytest.mark.nightly
 def test_a_tracked_run_on_jax_imports_no_tensorflow_and_its_model_loads_in_plain_keras(tmp_path: Path) -> None:
     run = ["engine=jax", "mesh=single", "dataset=digits", "trainer.epochs=3", "trainer.progress=none"]
-    done = started(tmp_path, ["-c", COUNTED, *run])
+    done = forks.python("-c", COUNTED, *run, folder=tmp_path)
     counts = json.loads(done.stdout.splitlines()[-1])
     assert counts["imported"] == ["jax", "keras", "matplotlib", "mlflow"]
     assert counts["load_configuration"] == 1
@@ -85,7 +68,7 @@ def test_a_tracked_run_on_jax_imports_no_tensorflow_and_its_model_loads_in_plain
     test = loading.load(DatasetConfig(name="digits")).test.arrays
     np.save(tmp_path / "images.npy", test["image"].astype(np.float32) / 255)
     labels = test["label"].tolist()
-    loaded = started(tmp_path, ["-c", LOADED, str(file), "images.npy"], KERAS_BACKEND="jax")
+    loaded = forks.python("-c", LOADED, str(file), "images.npy", folder=tmp_path, KERAS_BACKEND="jax")
     answers = json.loads(loaded.stdout.splitlines()[-1])
     share = sum(answer == label for answer, label in zip(answers, labels, strict=True)) / len(labels)
     (summary,) = tmp_path.glob("outputs/runs/*/summary.json")

@@ -14,90 +14,72 @@ A = _rng.normal(size=(3, 4)).astype(np.float32)
 B = _rng.normal(size=(3, 4)).astype(np.float32)
 P = np.abs(A) + 0.1
 WHOLE = np.array([2, 0, 3], np.int32)
+_SHARES = P / P.sum(axis=-1, keepdims=True)
+_TRUE = np.array([[1, 0, 1], [1, 0, 0]], np.float32)
 _EXTREME = np.array([[1e4, -1e4, 0.0], [-80.0, 80.0, 0.0]], np.float32)
 
 
-def _constant(ops: Arrays, x: np.ndarray) -> Any:
-    return ops.cast(x, str(x.dtype))  # an array of the library
+Call = Callable[[Arrays], Any]
 
 
-def _unary(name: str, x: np.ndarray) -> Callable[[Arrays], Any]:
-    return lambda ops: getattr(ops, name)(_constant(ops, x))
+def _call(name: str, *given: Any, **options: Any) -> Call:
+    """Returns the call of a function, whose NumPy arrays become arrays of the library."""
+    return lambda ops: getattr(ops, name)(*(_of_library(ops, each) for each in given), **options)
 
 
-def _binary(name: str, x: np.ndarray, y: np.ndarray) -> Callable[[Arrays], Any]:
-    return lambda ops: getattr(ops, name)(_constant(ops, x), _constant(ops, y))
+def _of_library(ops: Arrays, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_of_library(ops, each) for each in value]
+    return ops.cast(value, str(value.dtype)) if isinstance(value, np.ndarray) else value
 
 
-def _reduced(name: str, axis: Any, keepdims: bool) -> Callable[[Arrays], Any]:
-    return lambda ops: getattr(ops, name)(_constant(ops, A), axis=axis, keepdims=keepdims)
-
-
-def _calls() -> dict[str, Callable[[Arrays], Any]]:
-    found: dict[str, Callable[[Arrays], Any]] = {}
+def _calls() -> dict[str, Call]:
+    found: dict[str, Call] = {}
     for name in ("sum", "mean", "max", "min"):
         for axis in (None, 0, -1, (0, 1)):
-            found[f"{name} {axis}"] = _reduced(name, axis, False)
-        found[f"{name} kept"] = _reduced(name, -1, True)
+            found[f"{name} {axis}"] = _call(name, A, axis=axis, keepdims=False)
+        found[f"{name} kept"] = _call(name, A, axis=-1, keepdims=True)
     for name in (
-        "abs",
-        "sign",
-        "square",
-        "floor",
-        "cos",
-        "exp",
-        "sigmoid",
-        "softplus",
-        "tanh",
-        "zeros_like",
-        "ones_like",
+        *("abs", "sign", "square", "floor", "cos", "exp", "sigmoid", "softplus", "tanh", "zeros_like", "ones_like"),
+        *("stop_gradient", "softmax", "log_softmax", "logsumexp", "transpose", "all_rows"),
     ):
-        found[name] = _unary(name, A)
-    for name in ("sigmoid", "softplus", "tanh"):
-        found[f"{name} extreme"] = _unary(name, _EXTREME)
+        found[name] = _call(name, A)
     for name in ("sqrt", "rsqrt", "log", "log1p"):
-        found[name] = _unary(name, P)
-    for name in ("stop_gradient", "softmax", "log_softmax", "logsumexp", "transpose"):
-        found[name] = _unary(name, A)
-    for name in ("softmax", "log_softmax", "logsumexp"):
-        found[f"{name} extreme"] = _unary(name, _EXTREME)
-    pairs = ("maximum", "minimum", "equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
-    for name in pairs:
-        found[name] = _binary(name, A, B)
-        found[f"{name} itself"] = _binary(name, A, A)
-    found["matmul"] = lambda ops: ops.matmul(_constant(ops, A), ops.transpose(_constant(ops, B)))
-    found["transpose axes"] = lambda ops: ops.transpose(_constant(ops, A.reshape(3, 2, 2)), (2, 0, 1))
-    found["where"] = lambda ops: ops.where(_constant(ops, A > 0), _constant(ops, A), _constant(ops, B))
-    found["where number"] = lambda ops: ops.where(_constant(ops, A > 0), _constant(ops, A), -1.0)
-    found["where numbers"] = lambda ops: ops.where(_constant(ops, A > 0), 1.0, 0.0)
-    found["clip"] = lambda ops: ops.clip(_constant(ops, A), -0.5, 0.5)
-    found["argmax"] = lambda ops: ops.argmax(_constant(ops, A), -1)
-    found["argmax equal"] = lambda ops: ops.argmax(_constant(ops, np.ones((2, 3), np.float32)), -1)
-    found["argmax 0"] = lambda ops: ops.argmax(_constant(ops, A), 0)
-    found["one_hot"] = lambda ops: ops.one_hot(_constant(ops, WHOLE), 4)
-    found["one_hot outside"] = lambda ops: ops.one_hot(_constant(ops, np.array([-1, 4, 1], np.int32)), 4)
-    found["reshape"] = lambda ops: ops.reshape(_constant(ops, A), (2, 6))
-    found["expand_dims"] = lambda ops: ops.expand_dims(_constant(ops, A), -1)
-    found["squeeze"] = lambda ops: ops.squeeze(_constant(ops, A[:, :1]), -1)
-    found["stack"] = lambda ops: ops.stack([_constant(ops, A), _constant(ops, B)], 1)
-    found["concatenate"] = lambda ops: ops.concatenate([_constant(ops, A), _constant(ops, B)], 1)
-    found["cast int"] = lambda ops: ops.cast(_constant(ops, 3 * A), "int32")
-    found["cast bool"] = lambda ops: ops.cast(_constant(ops, A > 0), "float32")
-    found["shape"] = lambda ops: np.array(ops.shape(_constant(ops, A)))
-    found["sparse_cross_entropy"] = lambda ops: ops.sparse_cross_entropy(_constant(ops, WHOLE), _constant(ops, A))
-    found["cross_entropy"] = lambda ops: ops.cross_entropy(ops.softmax(_constant(ops, B)), _constant(ops, A))
-    found["sigmoid_cross_entropy"] = lambda ops: ops.sigmoid_cross_entropy(
-        ops.sigmoid(_constant(ops, B)), _constant(ops, A)
-    )
-    found["sigmoid_cross_entropy extreme"] = lambda ops: ops.sigmoid_cross_entropy(
-        _constant(ops, np.array([[1, 0, 1], [1, 0, 0]], np.float32)), _constant(ops, _EXTREME)
-    )
-    found["power"] = lambda ops: ops.power(_constant(ops, P), _constant(ops, B))
-    found["to_float"] = lambda ops: ops.to_float(_constant(ops, A > 0))
-    found["to_float number"] = lambda ops: ops.to_float(0.1)
-    found["take"] = lambda ops: ops.take(_constant(ops, A), _constant(ops, WHOLE % 3))
-    found["all_rows"] = _unary("all_rows", A)
-    return found
+        found[name] = _call(name, P)
+    for name in ("sigmoid", "softplus", "tanh", "softmax", "log_softmax", "logsumexp"):
+        found[f"{name} extreme"] = _call(name, _EXTREME)
+    for name in ("maximum", "minimum", "equal", "not_equal", "greater", "greater_equal", "less", "less_equal"):
+        found[name] = _call(name, A, B)
+        found[f"{name} itself"] = _call(name, A, A)
+    return found | {
+        "matmul": _call("matmul", A, B.T),
+        "transpose axes": _call("transpose", A.reshape(3, 2, 2), (2, 0, 1)),
+        "where": _call("where", A > 0, A, B),
+        "where number": _call("where", A > 0, A, -1.0),
+        "where numbers": _call("where", A > 0, 1.0, 0.0),
+        "clip": _call("clip", A, -0.5, 0.5),
+        "argmax": _call("argmax", A, -1),
+        "argmax equal": _call("argmax", np.ones((2, 3), np.float32), -1),
+        "argmax 0": _call("argmax", A, 0),
+        "one_hot": _call("one_hot", WHOLE, 4),
+        "one_hot outside": _call("one_hot", np.array([-1, 4, 1], np.int32), 4),
+        "reshape": _call("reshape", A, (2, 6)),
+        "expand_dims": _call("expand_dims", A, -1),
+        "squeeze": _call("squeeze", A[:, :1], -1),
+        "stack": _call("stack", [A, B], 1),
+        "concatenate": _call("concatenate", [A, B], 1),
+        "cast int": _call("cast", 3 * A, "int32"),
+        "cast bool": _call("cast", A > 0, "float32"),
+        "shape": lambda ops: np.array(ops.shape(_of_library(ops, A))),
+        "sparse_cross_entropy": _call("sparse_cross_entropy", WHOLE, A),
+        "cross_entropy": _call("cross_entropy", _SHARES, A),
+        "sigmoid_cross_entropy": _call("sigmoid_cross_entropy", P / P.max(), A),
+        "sigmoid_cross_entropy extreme": _call("sigmoid_cross_entropy", _TRUE, _EXTREME),
+        "power": _call("power", P, B),
+        "to_float": _call("to_float", A > 0),
+        "to_float number": _call("to_float", 0.1),
+        "take": _call("take", A, WHOLE % 3),
+    }
 
 
-CALLS: Mapping[str, Callable[[Arrays], Any]] = _calls()
+CALLS: Mapping[str, Call] = _calls()

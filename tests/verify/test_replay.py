@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import forks
+from tests.commands import ran
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).parents[2]
-LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
 BASE = [
     *("dataset=digits", "dataset.batch_size=48", "mesh=batch2", "optimizer.learning_rate=0.005", "tracking=none"),
     *("optimizer.schedule.name=cosine", "optimizer.schedule.warmup_steps=5", "optimizer.clip.global_norm=0.5"),
@@ -35,11 +32,7 @@ RUNS = {
 
 
 def run(folder: Path, module: str, *overrides: str, engine: str, code: int = 0) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder)}
-    done = forks.run(
-        [sys.executable, "-m", module, *overrides], library=LIBRARIES[engine], cwd=folder, env=environment, timeout=900
-    )
-    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
+    done = ran(folder, module, *overrides, library=forks.OF_ENGINE[engine], code=code, XDG_CACHE_HOME=str(folder))
     return done.stdout + done.stderr
 
 
@@ -51,7 +44,7 @@ def replayed(folder: Path, step: int, *overrides: str, engine: str, code: int = 
     return content
 
 
-@pytest.mark.parametrize("engine", list(LIBRARIES))
+@pytest.mark.parametrize("engine", forks.OF_ENGINE)
 @pytest.mark.parametrize("length", list(RUNS))
 def test_recorded_steps_are_computed_again_bit_for_bit(tmp_path: Path, engine: str, length: str) -> None:
     run(tmp_path, "runner", f"engine={engine}", *BASE, *RUNS[length], engine=engine)

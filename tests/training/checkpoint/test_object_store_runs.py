@@ -87,7 +87,7 @@ def check_a_run(
     store: str, engine: str, cluster: str, environment: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trains, is killed, resumes, evaluates, exports and cleans, and compares with checkpoints in a local folder."""
-    library = forks.JAX if engine == "jax" else forks.TENSORFLOW
+    library = forks.OF_ENGINE[engine]
     # The tests share a server, and what one leaves behind must not be another's run.
     root = ObjectPath(store, folder.name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
