@@ -22,20 +22,9 @@ from tests.processes.running import columns, differences, last
 pytestmark = pytest.mark.nightly
 
 TEXT = [
-    "dataset=pydoc",
-    "task=language_model",
-    "model=gpt",
-    "model.dim=16",
-    "model.depth=1",
-    "dataset.sequence_length=16",
-    "dataset.batch_size=8",
-    "dataset.eval_batch_size=32",
-    "trainer.epochs=2",
-    "trainer.steps_per_epoch=6",
-    "trainer.limit_eval_batches=2",
-    "task.sample.tokens=5",
-    "task.sample.prompt=def",
-    "tracking=none",
+    *("dataset=pydoc", "task=language_model", "model=gpt", "model.dim=16", "model.depth=1", "tracking=none"),
+    *("dataset.sequence_length=16", "dataset.batch_size=8", "dataset.eval_batch_size=32", "trainer.epochs=2"),
+    *("trainer.steps_per_epoch=6", "trainer.limit_eval_batches=2", "task.sample.tokens=5", "task.sample.prompt=def"),
 ]
 
 

@@ -227,9 +227,7 @@ SEEN = [(2, "combined", True), (8, "separate", False)]
 
 @pytest.mark.parametrize(("size", "mode", "sees"), SEEN)
 def test_the_canary_sees_stale_moments_where_the_library_lies(size: int, mode: str, sees: bool) -> None:
-    command_line = [sys.executable, "-c", CANARY, str(size), mode]
-    done = forks.run(command_line, library="tensorflow", cwd=ROOT, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = forks.python("-c", CANARY, str(size), mode, library="tensorflow")
     assert done.stdout.startswith("the canary failed: ") == sees
 
 

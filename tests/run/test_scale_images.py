@@ -11,6 +11,7 @@ import pytest
 
 from tests import forks
 from tests.commands import ran
+from tests.nightly import nightly_except
 
 # What the model computes is known without it: nothing is trained. `first` is 0 for a model without preprocessing.
 MODELS = """
@@ -68,14 +69,15 @@ def options(engine: str, mesh: str) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("engine", "mesh", "first", "chosen", "factor", "said"),
-    [
-        ("keras_dtensor", "batch8", 1 / 255, "auto", 1 / 255, "bytes of 0 to 255, which the model rescales"),
-        ("jax", "single", 0.0, "auto", 1 / 255, "bytes divided by 255, as no first layer rescales them"),
-        ("jax", "single", 1 / 127.5, "true", 1 / 255 / 127.5, "bytes divided by 255 (task.scale_images=true)"),
-    ],
-)
+CASES = [
+    ("keras_dtensor", "batch8", 1 / 255, "auto", 1 / 255, "bytes of 0 to 255, which the model rescales"),
+    ("jax", "single", 0.0, "auto", 1 / 255, "bytes divided by 255, as no first layer rescales them"),
+    ("jax", "single", 1 / 127.5, "true", 1 / 255 / 127.5, "bytes divided by 255 (task.scale_images=true)"),
+]
+
+
+# The row `rescaling_of_bytes` of `tests/parity` runs always.
+@pytest.mark.parametrize(("engine", "mesh", "first", "chosen", "factor", "said"), nightly_except(CASES[2:], CASES))
 def test_a_model_that_rescales_its_images_gets_their_bytes(
     tmp_path: Path, engine: str, mesh: str, first: float, chosen: str, factor: float, said: str
 ) -> None:

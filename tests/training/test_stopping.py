@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import json
-import os
 import random
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +8,7 @@ from hypothesis import strategies as st
 
 from runner.checkpoint.stopping import best, objective, reason, reductions
 from runner.config.schema import EarlyStoppingConfig, PlateauConfig
-from tests import forks
+from tests.engine.jax_runs import answer
 
 NAN = float("nan")
 
@@ -91,10 +87,11 @@ def test_the_reductions_of_a_longer_run_begin_with_those_of_a_shorter_one(values
 
 
 PLATEAU_OF_KERAS = """
-import json, sys
+import json, os, sys
 from types import SimpleNamespace
+os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
 import keras
-values, cases = json.loads(sys.stdin.read())
+values, cases = map(json.loads, sys.argv[1:])
 rates = []
 for arguments in cases:
     callback = keras.callbacks.ReduceLROnPlateau("loss", **arguments)
@@ -106,7 +103,7 @@ for arguments in cases:
         callback.on_epoch_end(epoch, {"loss": value})
         of_case.append(float(optimizer.learning_rate))
     rates.append(of_case)
-print("RATES" + json.dumps(rates))
+print(json.dumps(rates))
 """
 
 
@@ -118,15 +115,7 @@ def test_plateaus_are_those_of_keras() -> None:
         {"factor": 0.5, "patience": patience, "min_delta": delta, "cooldown": cooldown}
         for patience, delta, cooldown in [(1, 0.0, 0), (3, 1e-4, 0), (2, 0.01, 2), (5, 0.1, 1), (2, 0.0, 7)]
     ]
-    done = forks.run(
-        [sys.executable, "-c", PLATEAU_OF_KERAS],
-        library="jax",
-        given=json.dumps([values, [case | {"min_lr": 1e-3} for case in cases]]),
-        env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path.cwd())},
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    expected = json.loads(done.stdout.partition("RATES")[2])
+    expected = answer(PLATEAU_OF_KERAS, values, [case | {"min_lr": 1e-3} for case in cases])
     for case, rates in zip(cases, expected, strict=True):
         changes = dict(reduced(PlateauConfig("eval/loss", **case, min_factor=1e-3), values))
         factor, found = 1.0, []

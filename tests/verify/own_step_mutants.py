@@ -1,15 +1,10 @@
-"""Verifies a custom step on a sound engine and on broken ones, in a process of its own.
-
-Usage: python -m tests.verify.own_step_mutants OUT.json
-"""
+"""Verifies a custom step on a sound engine and on broken ones, in a process of its own, and prints the verdicts."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -54,8 +49,7 @@ def larger(_: dict[str, Any], __: dict[str, Any], sums: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Writes the verdict on each engine, and the variable that it names."""
-    out = Path(sys.argv[1])
+    """Prints the verdict on each engine, and the variable that it names."""
     config = own_step_worker.config_with_devices()
     config = replace(config, verify=VerifyConfig(steps=own_step_worker.STEPS))
 
@@ -80,7 +74,7 @@ def main() -> None:
         with mock.patch.object(owner, attribute, mutate(getattr(owner, attribute))):
             verification = one_device.verification(train(request, one_device.arrays))
         found[name] = {"verdict": verification.verdict, "failed": suspects(verification)}
-    out.write_text(json.dumps(found))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +10,6 @@ from tests import forks
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).parents[2]
 NAMED = {
     "average": "slow/d1/kernel",
     "moment": "net/d1/kernel",
@@ -25,12 +20,8 @@ NAMED = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("mutants")
-    command = [sys.executable, "-m", "tests.verify.own_step_mutants", str(folder / "o.json")]
-    done = forks.run(command, library="jax", cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads((folder / "o.json").read_text()))
+def found() -> dict[str, Any]:
+    return dict(forks.answer("-m", "tests.verify.own_step_mutants", library="jax", timeout=900))
 
 
 def test_a_sound_engine_is_verified(found: dict[str, Any]) -> None:

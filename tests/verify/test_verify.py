@@ -13,6 +13,7 @@ import pytest
 
 from runner.tracking.records import figures_of
 from tests import forks
+from tests.commands import ran
 from tests.nightly import nightly_except
 from tests.stores import store_in
 
@@ -49,13 +50,9 @@ def command(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command in `folder`, on digits where no dataset is named, and checks its exit code."""
     (folder / "my_models.py").write_text(BUILDER)
-    held = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), "COLUMNS": "120"} | environment
-    held["MLFLOW_TRACKING_URI"] = store_in(folder)
+    variables = {"COLUMNS": "120", "MLFLOW_TRACKING_URI": store_in(folder), **environment}
     data = [] if any(each.startswith("dataset=") for each in overrides) else ["dataset=digits"]
-    arguments = [sys.executable, "-m", module, *data, f"hydra.run.dir={folder / 'run'}", *overrides]
-    done = forks.run(arguments, cwd=folder, env=held, timeout=300)
-    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
-    return done
+    return ran(folder, module, *data, f"hydra.run.dir={folder / 'run'}", *overrides, code=code, **variables)
 
 
 def result(folder: Path) -> dict[str, Any]:
