@@ -3,8 +3,6 @@
 Exit code 0 where every case held, 1 where one did not.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """What a campaign is: cases, each of which held or did not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TextIO

@@ -4,8 +4,6 @@ Each runs as a user would run it, on scikit-learn's digits for two steps, in a f
 were afterwards. An option that makes a sweep is one run here, by `hydra.mode=RUN`.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

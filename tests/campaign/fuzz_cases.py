@@ -3,8 +3,6 @@
 No key is named here: a key that is added to the schema is drawn from then on, and so is an option of a group.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import typing

@@ -8,8 +8,6 @@ Its mesh runs sound, which must be verified, and then with each mutation, which 
 as the sound one changes nothing, and is not counted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

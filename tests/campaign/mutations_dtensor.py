@@ -1,7 +1,5 @@
 """The places of the engine `keras_dtensor`. Imports TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

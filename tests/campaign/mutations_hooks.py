@@ -3,8 +3,6 @@
 `tests.campaign.mutations_jax` and `tests.campaign.mutations_dtensor` say where these places are in each engine.
 """
 
-from __future__ import annotations
-
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

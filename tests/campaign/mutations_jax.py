@@ -1,7 +1,5 @@
 """The places of the engine `jax`. Imports JAX and Keras."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

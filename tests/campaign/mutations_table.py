@@ -1,7 +1,5 @@
 """The mutations: ways to break an engine, on which networks, and which variable a verification must then name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -4,8 +4,6 @@ Each is called as `way(hooks, path)`, with the variable that it is aimed at, whe
 Shapes: B examples of a micro-batch, K steps a call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

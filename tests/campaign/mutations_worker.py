@@ -4,8 +4,6 @@ The folder holds the config as `runner.verify.record` writes it, and `jobs.json`
 empty name breaks nothing. One device computes once. A line of JSON on stdout tells what came of each job.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

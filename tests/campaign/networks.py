@@ -3,8 +3,6 @@
 Imports no TensorFlow, JAX or Keras: builders are given theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The fuzz campaign, shortened; and that its judgement can fail."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

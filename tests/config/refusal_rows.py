@@ -4,8 +4,6 @@
 `test_build`, and the fuzz campaign draws values of every key.
 """
 
-from __future__ import annotations
-
 _EXPLICIT = "mesh=batch2  engine=jax  cluster=explicit  cluster.processes=2"
 
 ROWS: list[tuple[str, ...]] = [

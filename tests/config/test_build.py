@@ -1,7 +1,5 @@
 """Conversion of plain values to the typed dataclasses of the schema."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

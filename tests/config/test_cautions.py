@@ -1,7 +1,5 @@
 """What a run is warned of, and what it is not."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

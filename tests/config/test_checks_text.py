@@ -1,7 +1,5 @@
 """Keys of text are refused where they can't work, or would be without effect, in one line that names the key."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

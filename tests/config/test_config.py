@@ -1,7 +1,5 @@
 """The config folder and the conversion to dataclasses."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which devices a mesh is made of: by name or by `auto`, on machines that are folders."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

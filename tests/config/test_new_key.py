@@ -1,7 +1,5 @@
 """A key is declared in one place: check, message, reference and fuzzer follow from its field."""
 
-from __future__ import annotations
-
 from dataclasses import make_dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every bad input ends with exit code 2 and one line that names the key, the value and the fix."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options of one's own: where they are found, what they hide, and what is refused there."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from runner.cli import command_line

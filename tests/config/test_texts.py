@@ -1,7 +1,5 @@
 """Names that look like numbers stay the names that were typed."""
 
-from __future__ import annotations
-
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf

@@ -1,7 +1,5 @@
 """Which URLs name a folder of an object store, and what is said of the others."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.config import urls

@@ -1,7 +1,5 @@
 """What the data command says of a dataset, and what it draws."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dataset=huggingface`: the examples that the library `datasets` has, read without it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

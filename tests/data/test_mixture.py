@@ -1,7 +1,5 @@
 """`dataset=mixture`: parts in given proportions, as a function of seed and position."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A new data source is its own file, one registry entry and one YAML file; nothing else changes."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dataset=parquet`: the arrays of `dataset=arrays`, row by row."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Text that can't be read, split or encoded is an error in one line, with its place or a fix."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A folder of texts, and the config that reads it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

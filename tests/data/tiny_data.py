@@ -1,7 +1,5 @@
 """A builder as a user writes one: its images differ in size, and it has features of many kinds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Configs of small engines and the batches that they are compared on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

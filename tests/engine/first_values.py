@@ -1,7 +1,5 @@
 """Models whose variables begin in different ways, and a program that places their values by shards and compares."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Programs that tests of the engine `jax` run in a process of their own."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@
 Usage: python -m tests.engine.own_step_worker OUT.npz
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

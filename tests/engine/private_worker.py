@@ -1,7 +1,5 @@
 """Calls each private interface of TensorFlow and tf_keras that the DTensor engine leans on; prints what failed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Runs in a process of its own: what each `engine.state` holds, and how it adds up gradients, on four devices."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

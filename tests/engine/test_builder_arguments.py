@@ -1,7 +1,5 @@
 """What a builder is told of the data, by the names of its parameters."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The gradients of a loss in chunks are those of the whole, whatever the sign of the weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

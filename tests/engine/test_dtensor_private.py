@@ -1,7 +1,5 @@
 """Private interfaces of TensorFlow and tf_keras that the DTensor engine leans on are there, and do what they did."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import forks

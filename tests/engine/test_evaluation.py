@@ -1,7 +1,5 @@
 """What all engines share: batches cut into micro-batches, the sums of a call's steps, evaluations added up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

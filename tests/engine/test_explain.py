@@ -1,7 +1,5 @@
 """DTensor's compile errors become one line with the operation and what works instead."""
 
-from __future__ import annotations
-
 import json
 
 from tests import forks

@@ -1,7 +1,5 @@
 """Compiled programs are native code: they are kept in, and taken from, a folder that only this user can write to."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

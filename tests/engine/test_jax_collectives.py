@@ -1,7 +1,5 @@
 """Collectives read from XLA's text: its forms of replica groups, merged tensors, phases and origins."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.base import Collective

@@ -1,7 +1,5 @@
 """How the engine `jax` runs a call's steps: in a loop, but for convolutions that a loop on CPUs makes slow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the engine `jax` needs installed, what it leaves alone, and the environment that keeps virtual devices safe."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

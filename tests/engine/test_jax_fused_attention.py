@@ -1,7 +1,5 @@
 """Which calls of attention may take cuDNN's kernel, of which JAX splits no tokens, and heads only alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine `jax` places a model's values by shards: the very ones that a build of stock Keras has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

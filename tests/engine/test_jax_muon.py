@@ -1,7 +1,5 @@
 """Muon on a mesh divides the work. `tests/optim/test_keras_classes.py` compares its numbers with Keras's."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.engine.jax_runs import answer

@@ -1,7 +1,5 @@
 """Private interfaces of JAX and Keras 3 without which a result would be wrong, and no other test would say why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

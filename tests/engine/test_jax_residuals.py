@@ -1,7 +1,5 @@
 """Values that are in memory until the backward pass, of small traced functions."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.engine.jax_runs import answer

@@ -1,7 +1,5 @@
 """`engine.state`: what is held in which type. `tests/verify/test_jax.py` compares the training with one device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the installed libraries lack for accelerators, told without importing them."""
 
-from __future__ import annotations
-
 import importlib.util
 from importlib.machinery import ModuleSpec
 

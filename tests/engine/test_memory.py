@@ -1,7 +1,5 @@
 """No more memory than the state and one variable: while it is drawn, saved and loaded by shards."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

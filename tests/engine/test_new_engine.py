@@ -1,7 +1,5 @@
 """No part outside of the engines compares the name of one: a new engine is a package, an entry and a YAML file."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

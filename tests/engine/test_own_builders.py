@@ -1,7 +1,5 @@
 """Builders of users that need something else than a tf_keras model by name: trained, or one line that is right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Custom steps: where their variables lie, how they resume, and what a class that breaks the rules is told."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

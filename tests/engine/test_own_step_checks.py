@@ -1,7 +1,5 @@
 """What a custom step does not go with is refused before any library is loaded, in one line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Canonical paths and shapes of the models that the presets serve."""
 
-from __future__ import annotations
-
 import itertools
 
 from runner.layout.axes import Shape

@@ -1,7 +1,5 @@
 """What layout=auto proposes, and that what it writes resolves to the same."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """HSDP: an axis `replica` shards the examples, and FSDP shards over as many devices as divide the weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

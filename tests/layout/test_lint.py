@@ -1,7 +1,5 @@
 """Rules with shard, rules that pass on, what is refused before and after the variables are known, and warnings."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner import layout

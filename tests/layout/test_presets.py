@@ -1,7 +1,5 @@
 """Every layout preset on the paths and shapes of every model and on many meshes; where each rule was written."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

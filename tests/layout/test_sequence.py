@@ -1,7 +1,5 @@
 """Tokens split over an axis of the mesh, alone and with the other layouts; what can't be is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Transformers whose sizes coincide, whose projections are shared or lie beside others: what each variable is."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner import layout

@@ -1,7 +1,5 @@
 """Transformers known by paths and shapes: KerasHub's (recorded, one block each of width 32), stacked ones, others."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

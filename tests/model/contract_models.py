@@ -1,7 +1,5 @@
 """Models that ask for more of a step than its gradients, for `tests.model.contract_worker`. Import no library."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

@@ -4,8 +4,6 @@ Usage: python -m tests.model.contract_worker ENGINE JSON, with JSON [{"target", 
 "evaluated"}].
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -3,8 +3,6 @@
 It gets their weights. Prints JSON: by model, the largest difference of the logits, and their largest size.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Builds models of KerasHub on JAX and prints what they are as JSON: `python -m tests.model.hub_worker FOLDER`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

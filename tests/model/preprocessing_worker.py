@@ -1,7 +1,5 @@
 """Prints, for models of one Keras, whether their first layers rescale bytes: `python -m ... tf_keras|keras`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

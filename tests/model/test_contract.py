@@ -3,8 +3,6 @@
 That it does the same is in `tests/parity`.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

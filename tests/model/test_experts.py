@@ -1,7 +1,5 @@
 """The weights that a router gives to experts, and its loss, in NumPy."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

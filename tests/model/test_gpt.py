@@ -1,7 +1,5 @@
 """`model=gpt` on meshes computes what it does on one device, by verify; `test_gpt_hub.py` compares with KerasHub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

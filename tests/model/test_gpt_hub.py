@@ -1,7 +1,5 @@
 """With the weights of KerasHub's GPT-2, Llama 3 and Mixtral, `model=gpt` gives their logits."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

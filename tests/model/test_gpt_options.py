@@ -1,7 +1,5 @@
 """What of a transformer's options is refused from the config alone, and in which words."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Backbones of KerasHub: what is refused before anything loads, and what a model is that was built."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Networks of several inputs: what they make of each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convolutions in the forms that a CPU computes fast are convolutions: outputs and both gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

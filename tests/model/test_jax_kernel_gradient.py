@@ -1,7 +1,5 @@
 """Kernel gradients of convolutions are those of one device where a mesh axis is left over from the images."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.engine.jax_runs import answer

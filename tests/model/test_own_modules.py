@@ -1,7 +1,5 @@
 """Random states of a user's modules."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import random

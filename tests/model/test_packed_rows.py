@@ -3,8 +3,6 @@
 `tests/run/test_language_model.py` compares meshes with one device, on rows of several documents.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests import forks

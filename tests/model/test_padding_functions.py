@@ -1,7 +1,5 @@
 """Padding is rejected where a task's function would count it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Models that rescale their images are told from those that don't, for tf_keras and for Keras 3."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import forks

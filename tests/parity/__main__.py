@@ -1,7 +1,5 @@
 """Prints the comparison of rows: `python -m tests.parity [NAME ...]`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

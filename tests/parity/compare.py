@@ -1,7 +1,5 @@
 """Runs rows on both sides, and compares what they have computed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

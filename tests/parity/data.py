@@ -1,7 +1,5 @@
 """Made data of the rows, the same on every call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A custom step as the runner takes it, beside the `train_step` of `rows_training.custom_step`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """What a row of the comparison is: a Keras program as its user has it, and the runner's options for the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

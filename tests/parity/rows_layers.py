@@ -1,7 +1,5 @@
 """Rows about models: preprocessing, penalties, state, randomness, sequences, and what is trained."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.parity import data

@@ -1,7 +1,5 @@
 """Rows about training: losses, metrics, weights of examples, outputs, optimizers, schedules and callbacks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ One process runs the command for each row. Per run it writes `NAME.MESH.npz` in 
 has recorded, and the final weights; or `NAME.MESH.txt`, the line with which the command ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

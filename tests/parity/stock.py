@@ -4,8 +4,6 @@ It imports nothing of the runner but the order of examples. Per row it writes `N
 training, and `NAME.keras.npz`: the history by Keras's names, and the final weights.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """A run computes what `compile` and `fit` of stock Keras compute on one device, or differs for a reason on a page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Models and layouts that the counted and the estimated plan are compared on, and hand-made plans."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

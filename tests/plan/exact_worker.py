@@ -1,7 +1,5 @@
 """Runs in a process of its own: what the programs of `cases.EXACT` hold, and what is estimated."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

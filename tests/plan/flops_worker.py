@@ -3,8 +3,6 @@
 Usage: python -m tests.plan.flops_worker JSON, with JSON {name: [overrides]}; all meshes of eight devices.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Counts the multiplications of a step in the program that DTensor made of it, by the shapes that one device has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

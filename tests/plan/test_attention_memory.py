@@ -1,7 +1,5 @@
 """Plans of attention that is not fused: its scores are in memory while a block is computed again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The real plan command, in processes of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

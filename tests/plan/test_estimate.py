@@ -1,7 +1,5 @@
 """Estimates from shapes alone, against figures worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What is estimated from shapes is what DTensor's program holds, model by model and layout by layout."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

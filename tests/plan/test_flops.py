@@ -1,7 +1,5 @@
 """What a plan says of a transformer's step is what XLA counts in its program, split tokens and mixtures too."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 

@@ -1,7 +1,5 @@
 """Plans for hardware that is not here: memory, links and the verdict, against hand arithmetic."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

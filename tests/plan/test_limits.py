@@ -1,7 +1,5 @@
 """One rule says whether a step fits: what JAX reserves of a GPU, and for plans and advice alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

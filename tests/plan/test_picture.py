@@ -1,7 +1,5 @@
 """The picture of a plan: the memory of a device, the timeline of a step, and the variables, equal ones as one."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

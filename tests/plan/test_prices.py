@@ -1,7 +1,5 @@
 """Step times of plans: what activation checkpointing repeats, ranges of links, and networks that are not known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

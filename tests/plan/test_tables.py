@@ -1,7 +1,5 @@
 """The plan's words: tables that fit, files that say the same."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -5,8 +5,6 @@ first test that needs one installs it into `.venv/cuda` or `.venv/tpu`, with the
 November 2026 CUDA took 79 CPU seconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

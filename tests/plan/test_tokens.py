@@ -1,7 +1,5 @@
 """The operations of a language model's step, by hand, of the variables that models of several kinds have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Which mesh axes shard the arrays that a step keeps, against hand arithmetic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

@@ -1,7 +1,5 @@
 """What processes of the tests do once they have come together; see `tests.processes.worker`."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Runs of the real command, alone and in several processes, and what they leave."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A Slurm cluster of a test's own: munge, a controller and one node, from Debian's packages, in a temporary folder."""
 
-from __future__ import annotations
-
 import os
 import platform
 import secrets

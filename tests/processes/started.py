@@ -1,7 +1,5 @@
 """Starts processes of the tests, and tells how they ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

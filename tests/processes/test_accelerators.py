@@ -1,7 +1,5 @@
 """Which accelerators a machine shows, on machines that are folders."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

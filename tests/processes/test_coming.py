@@ -1,7 +1,5 @@
 """The real command as several processes, until they have come together: no library is imported before that."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

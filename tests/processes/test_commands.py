@@ -1,7 +1,5 @@
 """Every command that computes takes a cluster: verify, evaluate, export, sweeps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each process reads the rows that its devices need, and no others; every example counts once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The launcher of `cluster=local`: what it starts, what it shows, and that nothing is left however it ends."""
 
-from __future__ import annotations
-
 import os
 import platform
 import signal

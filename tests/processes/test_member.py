@@ -1,7 +1,5 @@
 """What processes of a run tell each other, and how they end: together, within 30 s, each with one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A checkpoint goes on in any number of processes, of any engine."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

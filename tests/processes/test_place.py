@@ -1,7 +1,5 @@
 """Which process this is, read from the variables that schedulers set."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

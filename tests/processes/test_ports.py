@@ -1,7 +1,5 @@
 """What a run of two processes listens on: loopback alone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Restarts: how many, after which wait, and after which ends there is none."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

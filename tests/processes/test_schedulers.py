@@ -1,7 +1,5 @@
 """Runs of two processes that a real Slurm or a real Open MPI starts and ends."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import signal

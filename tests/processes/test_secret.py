@@ -1,7 +1,5 @@
 """Where the secret of a run's processes comes from, and that only who knows it is heard."""
 
-from __future__ import annotations
-
 import json
 import socket
 import stat

@@ -1,7 +1,5 @@
 """A run in several processes is the run in one: each parameter, slot, logged point and evaluation, to the last bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Two machines, as two network namespaces: a run listens at their cable alone, and ends when it is pulled."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ JSON holds `cluster` (keys of the group), `agrees`, and `act`: the name of what 
 says is a line of JSON each, with its number and process id.
 """
 
-from __future__ import annotations
-
 from runner.cli import entry
 
 

@@ -5,8 +5,6 @@
 the exported file answers and what KerasHub's own model does with the checkpoint's adapters, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command that continues an interrupted run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

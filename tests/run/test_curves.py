@@ -1,7 +1,5 @@
 """The curves of a run's picture: what their points are, and that they are drawn."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.engine.lengths import RunLength

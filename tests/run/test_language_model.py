@@ -1,7 +1,5 @@
 """A language model from its command lines: metrics, samples, the same losses on a mesh and in several processes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A crash loses no checkpoint and no point: a run that is killed again and again ends as one that was not."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

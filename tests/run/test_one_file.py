@@ -1,7 +1,5 @@
 """A dataset, layers made at import and a builder in one file that imports Keras at its top, through the commands."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Presets of KerasHub from the command line: fine-tuned under fsdp, resumed, evaluated, exported and loaded again."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

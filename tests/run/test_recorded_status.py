@@ -1,7 +1,5 @@
 """How a run ended is told by its status, its tag and a line."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

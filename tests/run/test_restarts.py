@@ -1,7 +1,5 @@
 """Whole runs that lose processes and are started again by the launcher or the supervisor."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

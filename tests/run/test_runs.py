@@ -1,7 +1,5 @@
 """Whole runs of the real command, in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`task.scale_images` from the command line: a model that rescales bytes gets bytes, everywhere a run is read."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figures of the three documents that the project was created from, by the commands that README and pages show."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a short run costs before and after training, held by counts instead of times."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

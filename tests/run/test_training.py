@@ -1,7 +1,5 @@
 """What `trainer` can do besides training, in whole runs of the real command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

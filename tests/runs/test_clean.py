@@ -1,7 +1,5 @@
 """Recorded runs: which are listed and meant, what is removed, and what never is."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The comparison: what is a column, which run is first, what passes a filter, and what is printed and written."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

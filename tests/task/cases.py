@@ -1,7 +1,5 @@
 """Configs of tasks, with all options of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

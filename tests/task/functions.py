@@ -1,7 +1,5 @@
 """A call of every function of a namespace, on arrays that any library takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A user's losses and metrics, as they stand in a module of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 not_a_function = 3

@@ -1,7 +1,5 @@
 """Users' classes for `task=step`, as they stand in a module of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

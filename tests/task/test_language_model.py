@@ -1,7 +1,5 @@
 """The task of language models: what counts, what is refused, what is written."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions of every library are those of NumPy. That losses are Keras's own is in `tests/parity`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

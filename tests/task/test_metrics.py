@@ -1,7 +1,5 @@
 """Metrics of whole evaluations: those of scikit-learn, exact over every example whatever the batches are."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 

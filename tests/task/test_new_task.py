@@ -1,7 +1,5 @@
 """A new task is its own file with its options, one registry entry and one YAML file; nothing else changes."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import sys

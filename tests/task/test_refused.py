@@ -1,7 +1,5 @@
 """What a task refuses: from the config alone, and of the arrays of a dataset. Each is one line with its fix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

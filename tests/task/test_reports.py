@@ -1,7 +1,5 @@
 """What a task shows of an evaluation: its tables' numbers, and pictures of the right size and content."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

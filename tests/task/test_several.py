@@ -1,7 +1,5 @@
 """Several outputs: each is judged as its task alone would, under its name, and the loss is their weighted sum."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

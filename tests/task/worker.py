@@ -1,7 +1,5 @@
 """Results of every function of a library's namespace: `python -m tests.task.worker LIBRARY OUT.npz`."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """What a person sees while a run trains."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What a config comes to on its dataset, and what is refused of it then."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

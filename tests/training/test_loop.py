@@ -1,7 +1,5 @@
 """The loop, on an engine whose numbers are known, with real checkpoints."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

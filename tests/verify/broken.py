@@ -1,7 +1,5 @@
 """`runner.verify`, or `runner` where $COMMAND is train, with the process of `tests.verify.broken_worker`."""
 
-from __future__ import annotations
-
 import os
 
 from omegaconf import DictConfig

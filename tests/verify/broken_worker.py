@@ -1,7 +1,5 @@
 """A verification whose mesh computes wrongly, in the way that $BREAK names; the single device is sound."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

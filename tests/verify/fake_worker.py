@@ -1,7 +1,5 @@
 """The process of a verification that computes nothing, and ends as $FAKE says."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Verifies a custom step on a sound engine and on broken ones, in a process of its own, and prints the verdicts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

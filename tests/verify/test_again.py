@@ -1,7 +1,5 @@
 """One device is asked again, how far it differs from itself, before a difference at the start alone is told."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

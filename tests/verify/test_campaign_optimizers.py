@@ -1,7 +1,5 @@
 """The real command verifies schedules, parameter groups, logged norms and a class of Keras on a mesh of two axes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Verify passes a sound engine on a custom step, and names what a broken one gets wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How the process of a verification ends is told in one line, with the file that holds its output."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What counts as a difference: tolerances from perturbed runs, entries by rank, and what the report says of them."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

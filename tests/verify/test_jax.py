@@ -1,7 +1,5 @@
 """The engine `jax` beside plain Keras 3 on one device, with TensorFlow installed and without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """With `remainder=pad` the first point's batch ends in padding; what the padding holds can be exchanged."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

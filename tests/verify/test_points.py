@@ -1,7 +1,5 @@
 """Randomly perturbed weights are off every kink, valid, and made by their seed; each variable has its resolution."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

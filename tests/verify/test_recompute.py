@@ -1,7 +1,5 @@
 """Replays with an engine in NumPy: where one ends, and which states it records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

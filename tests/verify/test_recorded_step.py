@@ -1,7 +1,5 @@
 """What a run has recorded of a step: where a replay starts, and which keys make a difference."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

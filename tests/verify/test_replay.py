@@ -1,7 +1,5 @@
 """Recorded steps of real runs, computed again: bit for bit on the same mesh, within rounding on another."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Both sides get the batches that training begins with."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Verify passes every kind of task and model with random numbers, and sees a loss that is wrong on the mesh alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The real command: a sound engine is verified, and one that computes wrongly is seen, and where."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

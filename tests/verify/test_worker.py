@@ -1,7 +1,5 @@
 """What a side of a verification sets before its library is imported."""
 
-from __future__ import annotations
-
 import os
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """An engine in NumPy, small enough to run a training hundreds of times: softmax regression with momentum."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

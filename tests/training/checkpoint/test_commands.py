@@ -1,7 +1,5 @@
 """Whole runs of the real command: one that can't save, one that goes back, and one that branches."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

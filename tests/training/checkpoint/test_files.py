@@ -1,7 +1,5 @@
 """Files in a store are written whole, conditionally where asked, and read back through local copies."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run that is resumed from before its end: its later checkpoints are removed, and never mix with the new ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Writes to a store that rejects requests for a while, or throttles."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

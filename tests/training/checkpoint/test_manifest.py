@@ -1,7 +1,5 @@
 """A manifest is a claim: typed, complete, of its own folder, and true of every element of every array."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`resume=auto name=...`: who gets the run, where it continues, and what a later attempt sees of an earlier one."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

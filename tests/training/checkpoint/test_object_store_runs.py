@@ -1,7 +1,5 @@
 """Runs with checkpoints in an object store, on a server that loses requests, end as with a local folder."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Checkpoints in an object store: what they hold, how they are replaced and removed, and who may write them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A recorded command line sets keys of a run and nothing else, unless it is the user's own."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run goes on from: one process at a time, said before it starts, or as a run of its own."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

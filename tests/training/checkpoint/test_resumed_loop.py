@@ -1,7 +1,5 @@
 """A run that is stopped anywhere and goes on ends as the run that was never stopped: weights, points, pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that left checkpoints are found, refused, and started again with their own command line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A state that can't be written is not taken for saved: not as the last, and not as the best."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A state that is too large to be held twice is written array by array, while training waits."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import logging

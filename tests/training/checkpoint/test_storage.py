@@ -1,7 +1,5 @@
 """A checkpoint comes back as it was written, and one whose bytes have changed does not come back."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
