@@ -55,16 +55,11 @@ ROWS: list[tuple[str, ...]] = [
     ("+mesh.axes.my-axis=2", "mesh.axes.my-axis=2", "letters, digits and _"),
     ("mesh=batch2_model4  layout.rules=[{match:d1/kernel,spec:[model,model]}]", "replace one model by null"),
     ("layout.rules=[{match:'d1/(',spec:[null]}]", "layout.rules[0].match=d1/(", "regular expression"),
-    ("mesh=batch8  layout=megatron", "no axis 'model' (its axis: batch)"),
     ("mesh=batch2_height2  layout=spatial", "shards images by examples only", "set engine=jax"),
     ("mesh=batch8  layout=spatial  engine=jax", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
     ("layout.rules=[{match:d1/kernel}]", "layout.rules[0].spec=null", "exactly one of spec, shard"),
     ("layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]", "but this one has spec and shard"),
     ("layout.rules=[{match:d1/kernel,spec:[null,null],min_elements:9}]", "works with shard only"),
-    (
-        "mesh=batch2_model4  layout.inputs.image=[batch]  layout.inputs.label=[model]",
-        "must equal that of image, batch; set layout.inputs.label=[batch]",
-    ),
     # Optimizers.
     ("optimizer.name=adan", "optimizer.name=adan", "did you mean adam?"),
     ("optimizer.learning_rate=nan", "optimizer.learning_rate=nan", "above 0"),

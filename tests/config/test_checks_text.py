@@ -63,21 +63,6 @@ def test_invalid_keys_of_text_are_named(keys: dict[str, object], words: list[str
         assert word in str(told.value)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        TEXT,
-        TEXT | {"path": "n*.txt"},
-        TEXT | {"path": "."},
-        TEXT | {"end_token": "end"},
-        TEXT | {"tokenizer": "given.json", "documents": "joined"},
-        {"name": "pydoc", "tokenizer": "bytes", "documents": "joined"},
-    ],
-)
-def test_what_works_passes(keys: dict[str, object]) -> None:
-    checks_data.check(DatasetConfig(**keys))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("word", ["run", "resume", "branch"])
 def test_a_recorded_run_needs_no_file_of_its_tokenizer(word: str) -> None:
     config = cases.config({"batch": 1})

@@ -137,18 +137,15 @@ def test_processes_of_this_machine_share_its_gpus_out_and_the_others_are_told_so
 ) -> None:
     gpus(root, *[H100] * 4)
     local = ClusterConfig(name="local", processes=2)
-    launcher = config(batch=4)
-    launcher = with_keys(launcher, {"cluster": local})
+    launcher = with_keys(config(batch=4), {"cluster": local})
     assert settle(launcher) == ("gpu", f"mesh batch=4 on 4 GPUs ({H100}) in 2 processes")
-    too_large = config()
-    too_large = with_keys(too_large, {"cluster": local})
+    too_large = with_keys(config(), {"cluster": local})
     assert settle(too_large)[0] == "cpu"
     # A process that it has started sees its share.
     for device, visible, axes in (("gpu", "2,3", {"batch": 4}), ("cpu", "0,1,2,3", {"batch": 8})):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         monkeypatch.setattr(place, "_launched", [Place(1, 2, "127.0.0.1", 1, "", "local", device)])
-        child = config(**axes)
-        child = with_keys(child, {"cluster": local})
+        child = with_keys(config(**axes), {"cluster": local})
         assert settle(child)[0] == device
 
 

@@ -39,14 +39,8 @@ def extended() -> Any:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            {"warm_batches": 9},
-            "trainer.warm_batches=9: must be from 1 to 8 batches; set trainer.warm_batches=3",
-        ),
-        (
-            {"warm_batches": "many"},
-            "trainer.warm_batches=many: must be an integer; set trainer.warm_batches=3",
-        ),
+        ({"warm_batches": 9}, "trainer.warm_batches=9: must be from 1 to 8 batches; set trainer.warm_batches=3"),
+        ({"warm_batches": "many"}, "trainer.warm_batches=many: must be an integer; set trainer.warm_batches=3"),
         ({"pace": "fats"}, "trainer.pace=fats: must be slow, fast or null; did you mean fast?"),
         (
             {"share": 0.99999999999},

@@ -21,12 +21,16 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def opened(encoding: Encoding | None = None, **keys: object) -> Dataset:
+def loaded(config: DatasetConfig, encoding: Encoding | None = None) -> Dataset:
     """Checks a config and loads its data, as a run does."""
-    config = DatasetConfig(**keys)  # type: ignore[arg-type]
     values.check(config, "dataset")
     checks.check(config)
     return loading.load(config, 0, encoding)
+
+
+def opened(encoding: Encoding | None = None, **keys: object) -> Dataset:
+    """Returns the data of a config with some keys, see `loaded`."""
+    return loaded(DatasetConfig(**keys), encoding)  # type: ignore[arg-type]
 
 
 LOAD = """

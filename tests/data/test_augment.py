@@ -133,10 +133,7 @@ def test_own_steps_that_fail_or_give_other_shapes_name_the_example():
     ):
         made(own("broken")).read(np.array([0]))
     data = made(own("uneven"))
-    with pytest.raises(
-        DataError,
-        match=r"^example 2, .*array image is uint8 \[14, 16, 3\], but uint8 \[16, 16, 3\]",
-    ):
+    with pytest.raises(DataError, match=r"^example 2, .*array image is uint8 \[14, 16, 3\], but uint8 \[16, 16, 3\]"):
         data.read(np.array([0, 2]))
 
 

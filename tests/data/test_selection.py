@@ -96,10 +96,7 @@ def test_sums_of_ranges_are_read_in_their_order(kind: object) -> None:
     [
         ({"train": "trian"}, "dataset.train=trian: there is no split trian, the splits are train"),
         ({"train": "train[5:5]"}, "selects nothing"),
-        (
-            {"train": "train[:11]"},
-            "dataset.train=train[:11]: train has 10 examples, so the bound 11 is outside",
-        ),
+        ({"train": "train[:11]"}, "dataset.train=train[:11]: train has 10 examples, so the bound 11 is outside"),
         ({"train": "train[:2]", "test": "train[2:]", "holdout": 0.1}, "dataset.holdout=0.1: can't split 2 examples"),
         ({"train": "train[:1]"}, "dataset.test=null: can't split 1 examples"),
     ],

@@ -12,6 +12,7 @@ from runner.data.sources import text
 from runner.data.sources.text import files, store
 from runner.data.sources.text.files import PIECE
 from runner.errors import ConfigError, DataError
+from tests.data.conftest import loaded
 from tests.data.texts import END, LINES, config, saved, written
 
 
@@ -31,7 +32,7 @@ def text_of(data: Dataset, split: str) -> str:
 @pytest.mark.parametrize("kind", ["bytes", "end", "tokenizer"])
 def test_every_document_of_a_folder_is_read_and_the_last_tenth_of_them_is_tested_on(tmp_path, folder, kind):
     keys = {"end": {"end_token": END}, "tokenizer": {"tokenizer": saved(tmp_path / "made.json")}}.get(kind, {})
-    data = load(config(tmp_path, folder, **keys))
+    data = loaded(config(tmp_path, folder, **keys))
     # In the order of their paths: a.txt, below/b.jsonl, c.parquet, d.arrow.
     assert text_of(data, "train") == LINES[0] + "\r\n" + "".join(LINES[1:36])
     assert text_of(data, "test") == "".join(LINES[36:])
@@ -54,7 +55,7 @@ def test_splits_of_a_folder_are_used_and_a_glob_is_one_split(tmp_path):
     data = load(config(tmp_path, tmp_path))
     assert data.validation is not None
     assert [text_of(data, one)[:5] for one in ("train", "validation", "test")] == ["train", "val v", "test "]
-    joined = load(config(tmp_path, tmp_path / "t*.txt"))
+    joined = loaded(config(tmp_path, tmp_path / "t*.txt"))
     assert joined.texts["train"].documents == 2
     assert text_of(joined, "train").startswith("test ")
 
@@ -99,7 +100,7 @@ def test_pieces_give_the_tokens_of_the_whole(tmp_path):
 def test_a_text_is_encoded_once(tmp_path, folder, monkeypatch):
     first = load(config(tmp_path, folder))
     monkeypatch.setattr(store, "_write", None)
-    assert load(config(tmp_path, folder, documents="joined")).digest != first.digest
+    assert loaded(config(tmp_path, folder, documents="joined")).digest != first.digest
     assert load(config(tmp_path, folder)).digest == first.digest
 
 

@@ -41,11 +41,7 @@ def test_the_folder_is_made_once_and_only_for_this_user(cache: Path) -> None:
     ],
 )
 def test_a_folder_that_others_may_have_written_to_is_not_used(
-    cache: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    how: str,
-    reason: str,
+    cache: Path, capsys: pytest.CaptureFixture[str], name: str, how: str, reason: str
 ) -> None:
     environment.cache_folder()
     path = cache / name

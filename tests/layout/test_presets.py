@@ -76,34 +76,34 @@ def test_every_preset_has_the_keys_of_the_schema_and_a_command_line_that_names_i
     assert axes_named(load(preset)) <= set(axes)
 
 
-def test_megatron_shards_an_mlp_column_then_row() -> None:
-    assert specs("megatron", "mlp", "batch2_model4") == {
-        "d1/kernel": (None, "model"),
-        "d1/bias": ("model",),
-        "d2/kernel": ("model", None),
-        "d2/bias": (None,),
-    }
+MLP = {"d1/kernel": (None, "model"), "d1/bias": ("model",), "d2/kernel": ("model", None)}
+DENSE = {"dense1/kernel": (None, "model"), "dense1/bias": ("model",), "dense2/kernel": ("model", None)}
+
+
+@pytest.mark.parametrize(
+    ("preset", "model", "mesh", "split"),
+    [
+        ("megatron", "mlp", "batch2_model4", MLP),
+        # Of a convnet, the dense pair after the convolutions.
+        ("megatron", "convnet", "batch4_model2", DENSE),
+        # The batch axis is added on another dim that it divides, which 10 classes are not.
+        ("fsdp_megatron", "mlp", "batch4_model2", MLP | {"d1/kernel": ("batch", "model")}),
+    ],
+)
+def test_dense_layers_are_sharded_column_then_row(
+    preset: str, model: str, mesh: str, split: dict[str, layout.Spec]
+) -> None:
+    assert {path: spec for path, spec in specs(preset, model, mesh).items() if any(spec)} == split
+
+
+def test_megatron_alternates_in_a_deep_mlp_and_replicates_classes_that_the_axis_does_not_divide() -> None:
     deep = specs("megatron", "mlp_deep", "model8")
     assert [deep[f"d{index}/kernel"].index("model") for index in (1, 2, 3, 4)] == [1, 0, 1, 0]
-
-
-def test_megatron_replicates_a_last_layer_whose_classes_the_axis_does_not_divide() -> None:
     placed = layout.resolve(load("megatron"), mlp(784, 64, 32, 10), MESHES["batch2_model4"])
     assert placed["d3/kernel"].spec == (None, None)
     assert placed["d3/bias"].spec == (None,)
-    assert placed["d3/kernel"].passed == (
-        "layout.rules[1] skipped: axis 'model' of size 4 does not divide dim 1 (10)",
-    )
-
-
-def test_megatron_replicates_convolutions_and_shards_the_dense_pair_after_them() -> None:
-    found = specs("megatron", "convnet", "batch4_model2")
-    split = {path: spec for path, spec in found.items() if any(spec)}
-    assert split == {
-        "dense1/kernel": (None, "model"),
-        "dense1/bias": ("model",),
-        "dense2/kernel": ("model", None),
-    }
+    skipped = "layout.rules[1] skipped: axis 'model' of size 4 does not divide dim 1 (10)"
+    assert placed["d3/kernel"].passed == (skipped,)
 
 
 def test_megatron_shards_attention_by_heads_and_the_mlp_of_a_block_column_then_row() -> None:
@@ -132,12 +132,6 @@ def test_fsdp_shards_every_large_variable_on_its_largest_dim(model: str) -> None
 
 
 def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_that_it_divides() -> None:
-    assert specs("fsdp_megatron", "mlp", "batch4_model2") == {
-        "d1/kernel": ("batch", "model"),
-        "d1/bias": ("model",),
-        "d2/kernel": ("model", None),  # 10 classes
-        "d2/bias": (None,),
-    }
     found = specs("fsdp_megatron", "vit", "batch2_model4")
     assert found["block_0/attention/query/kernel"] == ("batch", "model", None)
     assert found["block_0/attention/output/kernel"] == ("model", None, "batch")

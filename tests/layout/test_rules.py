@@ -32,11 +32,7 @@ def test_a_pattern_must_match_the_whole_path_and_not_its_beginning() -> None:
     [
         (
             [("d1/bias", [None, "model"])],
-            (
-                "rules[0].spec=[null,model]",
-                "2 entries do not fit rank 1 of d1/bias, shape [128]",
-                "per dim, 1",
-            ),
+            ("rules[0].spec=[null,model]", "2 entries do not fit rank 1 of d1/bias, shape [128]", "per dim, 1"),
         ),
         (
             [("d10/kernel", [None, None]), ("d1/kernel", ["model"])],
@@ -90,10 +86,7 @@ def check(config: LayoutConfig) -> None:
         (make(("", [None])), ("layout.rules[0].match=''", "d1/kernel")),
         (LayoutConfig(inputs={"image": []}), ("layout.inputs.image=[]", "one entry per dim", "=[batch]")),
         (LayoutConfig(inputs=INPUTS | {"label": ["rows"]}), ("layout.inputs.label=[rows]", "no axis 'rows'")),
-        (
-            LayoutConfig(inputs=INPUTS | {"mask": [None]}),
-            ("layout.inputs.mask=[null]", "that of image, batch"),
-        ),
+        (LayoutConfig(inputs=INPUTS | {"mask": [None]}), ("layout.inputs.mask=[null]", "that of image, batch")),
         (LayoutConfig(inputs={"a b": ["batch"]}), ("layout.inputs.a b=[batch]", "letters, digits and _")),
         (LayoutConfig(inputs={"x": ["batch", "batch"]}), ("layout.inputs.x=[batch,batch]", "one dim only")),
     ],

@@ -255,15 +255,9 @@ def test_a_rule_for_transformers_that_finds_none_is_refused_unless_it_is_optiona
     [
         (RuleConfig(".*", transformer="heads"), ("layout.rules[0].transformer=heads", "no axis 'heads'")),
         (RuleConfig(".*", transformer=M, store="host"), ("layout.rules[0].store=host", "no axis 'host'")),
-        (
-            RuleConfig(".*", transformer=M, store=M),
-            ("layout.rules[0].store=model", "on another axis than that"),
-        ),
+        (RuleConfig(".*", transformer=M, store=M), ("layout.rules[0].store=model", "on another axis than that")),
         (RuleConfig(".*", shard=M, store="batch"), ("layout.rules[0].store=batch", "works with transformer only")),
-        (
-            RuleConfig(".*", transformer=M, shard=M),
-            ("rules[0].spec=null", "has shard and transformer"),
-        ),
+        (RuleConfig(".*", transformer=M, shard=M), ("rules[0].spec=null", "has shard and transformer")),
     ],
 )
 def test_an_impossible_transformer_rule_is_rejected(rule: RuleConfig, parts: tuple[str, ...]) -> None:

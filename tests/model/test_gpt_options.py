@@ -43,11 +43,7 @@ def test_the_preset_passes_on_both_engines(engine: str) -> None:
         ({"saved": ["up"]}, "jax", "model.saved=[up]: has no effect without model.remat; set model.remat=names"),
         ({"remat": "names", "saved": ["down"]}, "jax", "model.saved=down: must be one of input, query"),
         ({"remat": "names", "offloaded": ["gate"]}, "jax", "model.offloaded=[gate]: model.activation=gelu has no"),
-        (
-            {"remat": "names", "saved": ["key"], "offloaded": ["key"]},
-            "jax",
-            "model.saved has key too; remove key",
-        ),
+        ({"remat": "names", "saved": ["key"], "offloaded": ["key"]}, "jax", "model.saved has key too; remove key"),
         ({"remat": "full"}, "keras_dtensor", "model.remat=full: needs Keras on JAX"),
         ({"scan": True}, "keras_dtensor", "model.scan=true: needs Keras on JAX"),
         ({"experts": 1}, "jax", "model.experts=1: must be at least 2"),

@@ -122,10 +122,7 @@ def test_an_imported_builder_is_called_if_its_signature_accepts_the_arguments(so
             "import functools, os\nbuild = functools.partial(os.system, 'touch ran')",
             "it takes nothing|it takes command",
         ),
-        (
-            "def other(f): return f\n@other\ndef build(keras): open('ran', 'w')",
-            "it takes keras, but a builder is",
-        ),
+        ("def other(f): return f\n@other\ndef build(keras): open('ran', 'w')", "it takes keras, but a builder is"),
         ("build = [dict][0]", "its signature can't be read"),
     ],
 )

@@ -52,8 +52,7 @@ _SHAPES = {"d1/kernel": (784, 128), "d1/bias": (128,), "d2/kernel": (128, 10), "
 def config(model: str, mesh: str, preset: str) -> RunConfig:
     """Returns the config of a small model under a preset of layouts."""
     target, options = MODELS[model]
-    made = engines.config(MESHES[mesh], target=target)
-    made = with_keys(made, {"model.options": dict(options)})
+    made = with_keys(engines.config(MESHES[mesh], target=target), {"model.options": dict(options)})
     held = build(LayoutConfig, search_path.content_of(f"layout/{preset}"), "layout")
     return with_keys(made, {"layout": held, "dataset.batch_size": 32})
 

@@ -98,8 +98,5 @@ def tell_itself() -> None:
 
 ACTS = {
     one.__name__: one
-    for one in (
-        *(talk, differ, wait_for_all, stick),
-        *(stand_alone_last, refuse_last, step, tell_itself),
-    )
+    for one in (*(talk, differ, wait_for_all, stick), *(stand_alone_last, refuse_last, step, tell_itself))
 }

@@ -227,10 +227,7 @@ def test_balanced_class_weights_are_scikit_learns_and_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "config",
-    [
-        *map(cases.config, ("classification", "binary", "multilabel", "positions", "regression")),
-    ],
+    "config", [*map(cases.config, ("classification", "binary", "multilabel", "positions", "regression"))]
 )
 def test_metrics_are_known_from_the_config_alone(config: TaskConfig) -> None:
     targets = {

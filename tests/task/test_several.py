@@ -137,10 +137,7 @@ def test_targets_and_weights_are_no_inputs_and_an_output_without_a_target_has_th
 
 
 def test_each_task_gets_its_own_constants_back() -> None:
-    outputs = {
-        "age": {"name": "regression"},
-        "sick": {"name": "binary", "class_weights": "balanced"},
-    }
+    outputs = {"age": {"name": "regression"}, "sick": {"name": "binary", "class_weights": "balanced"}}
     made = config(outputs, inputs=["x"])
     train = ArraySource({"age": np.arange(4.0, dtype=np.float32), "sick": np.array([0, 0, 0, 1], np.int32)}, SPECS)
     first = registry.make_task(made, SPECS, train)
@@ -160,11 +157,7 @@ def test_reports_are_those_of_each_output() -> None:
     metrics = {LOSS: 1.0, **both.summary(totals)}
     evaluation = Evaluation(metrics, REAL, totals, np.zeros((0,)), kept)
     report = both.report(evaluation, ArraySource(rows, SPECS))
-    assert list(report.files) == [
-        "age_predicted.png",
-        "gender_confusion.png",
-        "tags_confusion.png",
-    ]
+    assert list(report.files) == ["age_predicted.png", "gender_confusion.png", "tags_confusion.png"]
     assert list(report.tables)[:2] == ["age: target", "age: largest errors"]
     columns, (row,) = report.tables["age: target"]
     np.testing.assert_allclose(dict(zip(columns, row, strict=True))["mae"], metrics["age_mae"])
@@ -188,10 +181,7 @@ INVALID: list[tuple[Any, str]] = [
         {"age": "regression", "sick": {"name": "binary", "threshold": 2}},
         "task.outputs.sick.threshold=2.0: must be above 0",
     ),
-    (
-        {"age": {"name": "regression", "loss": "mse"}, "sick": "binary"},
-        "task.outputs.age.loss=mse: must be one of",
-    ),
+    ({"age": {"name": "regression", "loss": "mse"}, "sick": "binary"}, "task.outputs.age.loss=mse: must be one of"),
     ({"age": "regression", "sick": "language_model"}, "task.outputs.sick.name=language_model: can't judge one of"),
     ({"age": "regression", "sick": {"name": "several", "outputs": {}}}, "can't judge one of several outputs"),
     (

@@ -119,13 +119,6 @@ def test_every_call_has_the_capacity_and_padding_has_weight_0() -> None:
     assert dtypes == {"image": "uint8", "label": "int32", WEIGHT: "float32"}
 
 
-def test_examples_that_pad_the_last_batch_have_weight_0() -> None:
-    _, labels, weights = joined(calls_of(config(5, remainder="pad", shuffle=False), split(12), 3, 1))
-    np.testing.assert_array_equal(weights, [[1] * 5, [1] * 5, [1, 1, 0, 0, 0]])
-    np.testing.assert_array_equal(labels[2, :2], [11, 12])
-    assert set(labels[2, 2:]) <= set(range(1, 13)), "with the arrays of some example"
-
-
 @given(size=st.integers(1, 40), batch=st.integers(1, 45))
 def test_evaluation_covers_each_example_once_in_order(size: int, batch: int) -> None:
     batches = list(feed.evaluation(split(size), batch))
@@ -148,11 +141,6 @@ def test_the_rows_of_a_cached_split_name_the_same_examples(remainder: str) -> No
     np.testing.assert_array_equal(held["image"][rows], images)
     np.testing.assert_array_equal(held["label"][rows], labels)
     np.testing.assert_array_equal(same, weights)
-
-
-def test_a_limit_ends_the_evaluation_after_that_many_batches() -> None:
-    batches = list(feed.evaluation(split(40), 8, 2))
-    np.testing.assert_array_equal(np.concatenate([each.arrays["label"][0] for each in batches]), np.arange(1, 17))
 
 
 class WeighsLabels(KnownTask):

@@ -91,15 +91,7 @@ def train(
         goal = stopping.objective(keep.best, KnownTask().directions)
         saver = Saver(keep, folder, take, seen.said.append, start.step if start else 0, goal)
     profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
-    hooks = loop.LoopHooks(
-        seen.log,
-        seen.notify,
-        Display(),
-        lambda: None,
-        saver,
-        profiler,
-        evaluated=seen.evaluated,
-    )
+    hooks = loop.LoopHooks(seen.log, seen.notify, Display(), lambda: None, saver, profiler, evaluated=seen.evaluated)
     return loop.train(run, held, dataset(run, validates=validates), hooks, start), seen
 
 
@@ -249,8 +241,7 @@ def test_exactly_the_named_steps_are_traced(tmp_path: Path, start: int, steps: i
 
 def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path) -> None:
     def accuracy(mean: str) -> float:
-        run = config(epochs=1, eval_mean=mean)
-        run = with_keys(run, {"dataset.eval_batch_size": 5})
+        run = with_keys(config(epochs=1, eval_mean=mean), {"dataset.eval_batch_size": 5})
         engine = NumpyEngine(w=103.5 - 205)  # what a step adds on average is 20.5: ten of them end at 103.5
         return train(run, engine, tmp_path / mean)[0].evaluation.metrics["accuracy"]
 

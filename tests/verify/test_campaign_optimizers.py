@@ -1,4 +1,4 @@
-"""The real command verifies schedules, parameter groups, logged norms and a class of Keras on a mesh of two axes."""
+"""The real command verifies optimizers of Keras and Optax on two axes; `tests.campaign` has AdamW's groups."""
 
 from pathlib import Path
 
@@ -11,10 +11,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 _GROUPS = "optimizer.groups=[{match:biases_and_norms,decay:false},{match:'d1/.*',rate:0.1}]"
 _SHORT = ["mesh=batch4_model2", "model.hidden=[16]", "dataset.batch_size=32", "tracking=none", "verify.steps=4"]
 _CASES = {
-    "groups": [
-        *("optimizer=adamw", "optimizer.weight_decay=1.0", _GROUPS, "optimizer.gradient_norm=global"),
-        *("optimizer.schedule.name=cosine", "optimizer.clip.global_norm=0.5", "layout=megatron"),
-    ],
     "lion": [
         *("optimizer=keras", "optimizer.class_name=Lion", "+optimizer.weight_decay=1.0", _GROUPS),
         *("optimizer.schedule.name=linear", "optimizer.schedule.warmup_steps=2", "layout=fsdp_megatron"),
@@ -35,8 +31,6 @@ def test_an_optimizer_with_groups_and_a_schedule_is_verified(tmp_path: Path, cas
     done = command(tmp_path, "engine=jax", *_SHORT, *_CASES[case])
     assert "verified: 4 steps" in done.stdout
     checks = result(tmp_path)["checks"]
-    norms = {check["name"] for check in checks if check["name"].startswith("metric/")}
-    assert norms == ({"metric/gradient_norm"} if case == "groups" else set())
     # One step from generic weights. Training from the start leaves biases of 1e-10, which agree to a few last bits.
     at_points = [float(check["ratio"]) for check in checks if check["kind"] in ("point", "update")]
     assert max(at_points) < 0.5, "far from the tolerances"

@@ -14,8 +14,7 @@ POINTS = {"point1/step": np.asarray(1), "point2/step": np.asarray(0)}  # no loss
 
 
 def request(remainder: str, batch: int = 8) -> Request:
-    made = cases.config({"batch": 2})
-    made = with_keys(made, {"dataset.remainder": remainder})
+    made = with_keys(cases.config({"batch": 2}), {"dataset.remainder": remainder})
     return Request(made, cases.data(), 3, cases.batches(3, batch))
 
 

@@ -29,17 +29,11 @@ def test_only_keys_that_change_a_step_are_differences(
     assert record.config_differences(before, now) == expected
 
 
-@pytest.mark.parametrize(
-    ("start", "part"),
-    [
-        (10, "replay.start=10: must be a checkpoint before step 10; run a has 20, 40"),
-        (7, "replay.start=7: must be a checkpoint before step 10; run a has 20, 40"),
-    ],
-)
-def test_an_impossible_start_is_invalid(tmp_path, start: int, part: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigError, match=r".") as raised:
+@pytest.mark.parametrize("start", [10, 7])
+def test_an_impossible_start_is_invalid(tmp_path, start: int) -> None:  # type: ignore[no-untyped-def]
+    said = rf"^replay\.start={start}: must be a checkpoint before step 10; run a has 20, 40"
+    with pytest.raises(ConfigError, match=said):
         record._start(SavedRun(tmp_path, {"run": "a"}), [20, 40], 10, start)
-    assert part in str(raised.value)
 
 
 def test_without_a_checkpoint_before_the_step_the_run_is_computed_from_its_beginning(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -46,8 +46,7 @@ def trained_on(made: RunConfig, data: Dataset, epochs: int, steps: int) -> list[
 
 @pytest.mark.parametrize(("remainder", "per_epoch"), [("drop", 22), ("pad", 23)])
 def test_the_batches_are_trainings_first_across_epochs(digits: Dataset, remainder: str, per_epoch: int) -> None:
-    made = config(remainder=remainder)
-    made = with_keys(made, {"verify.steps": per_epoch + 3})
+    made = with_keys(config(remainder=remainder), {"verify.steps": per_epoch + 3})
     request = make_request(made, digits)
     expected = trained_on(made, digits, 2, per_epoch)[: per_epoch + 3]
     arrays = request.batches.arrays
@@ -58,8 +57,7 @@ def test_the_batches_are_trainings_first_across_epochs(digits: Dataset, remainde
 
 
 def test_an_engine_that_keeps_the_examples_finds_each_by_its_row(digits: Dataset) -> None:
-    made = config(remainder="pad")
-    made = with_keys(made, {"verify.steps": 4})
+    made = with_keys(config(remainder="pad"), {"verify.steps": 4})
     request = make_request(made, digits)
     kept = request.source().arrays
     by_row = request.by_row().batches
@@ -73,8 +71,7 @@ def test_an_engine_that_keeps_the_examples_finds_each_by_its_row(digits: Dataset
 def test_stacks_are_as_long_as_trainings_calls(
     digits: Dataset, steps_per_call: int | None, expected: list[int]
 ) -> None:
-    made = config()
-    made = with_keys(made, {"verify.steps": 7, "trainer.steps_per_call": steps_per_call})
+    made = with_keys(config(), {"verify.steps": 7, "trainer.steps_per_call": steps_per_call})
     request: Request = make_request(made, digits)
     stacks = request.stacks()
     assert [stack.steps for stack in stacks] == expected
@@ -89,8 +86,7 @@ def test_stacks_are_as_long_as_trainings_calls(
 def test_an_evaluation_ends_in_a_batch_that_the_mesh_pads(
     digits: Dataset, axis: int, eval_batch: int | None, sizes: list[int]
 ) -> None:
-    made = config(eval_batch_size=eval_batch)
-    made = with_keys(made, {"mesh.axes": {"batch": axis}, "verify.steps": 2})
+    made = with_keys(config(eval_batch_size=eval_batch), {"mesh.axes": {"batch": axis}, "verify.steps": 2})
     request = make_request(made, digits)
     batches = request.evaluation(1)
     assert [int(each.arrays[WEIGHT].sum()) for each in batches] == sizes

@@ -107,11 +107,7 @@ def make_config(
 
 
 def train(
-    config: RunConfig,
-    store: Store,
-    folder: Path | None,
-    start: Checkpoint | None = None,
-    calls: int | None = None,
+    config: RunConfig, store: Store, folder: Path | None, start: Checkpoint | None = None, calls: int | None = None
 ) -> tuple[NumpyEngine, loop.Result]:
     engine = NumpyEngine(16, 3)
     held = cast(Engine, engine)
