@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ LIBRARIES = ("tensorflow", "tf_keras", "jax", "keras")
 # XLA's work on fast code for CPUs is most of a short run's time. What is computed is the same without it, up to
 # rounding and except for gradients of maxima over a whole dim, such as those of global max pooling: see
 # docs/bugs/xla_maximum_gradient.py. Those over windows, as of MaxPooling2D, are right (measured for 1 to 3 dims).
-SLOW_CODE = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
-)
+SLOW_CODE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 12):  # later ones do not know this flag, and end at it
+    SLOW_CODE += " --xla_cpu_use_fusion_emitters=false"
 # For tests with maxima over a whole dim. Compiling takes 2.5 times as long.
 RIGHT_MAXIMA = SLOW_CODE.replace("optimization_level=0", "optimization_level=1")
 # What the product sets before the imports, see `runner.engine` and `runner.tracking.mlflow_setup`.

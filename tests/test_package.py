@@ -83,7 +83,7 @@ def _steps(workflow: str) -> list[str]:
 
 def test_the_workflows_run_the_commands_of_this_repository() -> None:
     assert _steps("ci") == [".ci/run"]
-    assert _steps("nightly") == [".ci/nightly"]
+    assert [_steps("nightly"), _steps("newest")] == [[".ci/nightly"], [".ci/newest"]]
     assert _steps("site")[-1] == "python -m tests.docs.site"
     assert _steps("links")[-1] == "python -m tests.docs.site links"
     assert "docs" in PROJECT["optional-dependencies"]

@@ -79,7 +79,7 @@ def test_a_convnet_runs_in_a_loop_where_no_image_is_split_and_as_asked(found: li
     assert found[0] == [loops for _, _, loops in MESHES]
 
 
-def test_a_product_that_triton_has_no_tiling_for_is_compiled_without_it() -> None:
+def test_a_product_that_triton_has_no_tiling_for_and_an_unknown_option_are_compiled_without_it() -> None:
     code = """
 import json
 import jax
@@ -87,10 +87,13 @@ from runner.engine.jax.compile import TO_READ, compiled
 class Lowered:
     def compile(self, compiler_options=None):
         options = dict(compiler_options or {})
+        if "xla_cpu_use_fusion_emitters" in options:  # jaxlib 0.12
+            raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: No such compile option: 'xla_cpu_use_fusion_emitters'")
         if "xla_gpu_enable_triton_gemm" not in options:
             raise jax.errors.JaxRuntimeError("INTERNAL: Couldn't find output tile sizes that satisfy hlo")
         return options
 options = compiled(Lowered(), TO_READ)
-print(json.dumps(options == {**TO_READ, "xla_gpu_enable_triton_gemm": False}))
+known = {key: value for key, value in TO_READ.items() if key != "xla_cpu_use_fusion_emitters"}
+print(json.dumps(options == {**known, "xla_gpu_enable_triton_gemm": False}))
 """
     assert answer(code) is True

@@ -125,8 +125,8 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
     """Compiles a program with those options that this version of XLA knows.
 
     XLA's options come and go between versions of jaxlib, and an unknown one is an error that names it. All that they
-    change is speed, so a second attempt has none. Without a GPU, the compiler for GPUs can't compare backends by their
-    speed, and takes Triton for products that it has no tiling for. These are compiled by other backends.
+    change is speed, so the next attempt is without it. Without a GPU, the compiler for GPUs can't compare backends by
+    their speed, and takes Triton for products that it has no tiling for. These are compiled by other backends.
     """
     try:
         return lowered.compile(compiler_options=dict(options) or None)
@@ -134,10 +134,11 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
         if _NO_TILING in str(error):
             logger.info("compiled without Triton: %s", error)
             return lowered.compile(compiler_options={**options, **_WITHOUT_TRITON})
-        if not any(name in str(error) for name in options):
+        known = {name: value for name, value in options.items() if name not in str(error)}
+        if len(known) == len(options):
             raise
-        logger.info("compiled without options that this version of XLA does not know: %s", error)
-        return lowered.compile()
+        logger.info("compiled without an option that this version of XLA does not know: %s", error)
+        return compiled(lowered, known)
 
 
 def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
