@@ -118,6 +118,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             "versions": versions(),
         }
         (unfinished / RECORD).write_text(json.dumps(record, indent=1, default=asdict) + "\n")
+        (folder / RECORD).write_text(json.dumps(record | {"folder": str(target)}, indent=1, default=asdict) + "\n")
         shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
         vocabulary = data.vocabulary
         if vocabulary is not None and vocabulary.tokenizer:

@@ -1,37 +1,33 @@
-"""The runner from Python, as in a notebook: `runner.compose`, `make_plan`, `train` and `open_run`."""
+"""The runner from Python, as in a notebook: each command is a function, which runs it in a process of its own."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from runner.checkpoint import arguments as checkpoint_arguments
-from runner.cli import command_line
+from runner.cli import command_line, tables
 from runner.cli.messages import one_line
 from runner.cli.resolvers import register_resolvers
-from runner.cluster.launch import LAUNCHER_VARIABLE
-from runner.config import masking
+from runner.config import masking, short_keys
 from runner.config.compose import compose as compose_config
 from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
-from runner.errors import EXIT_REFUSED, ConfigError, DataError, EngineError, TrackingError, invalid
+from runner.errors import ConfigError, DataError, EngineError, TrackingError, invalid
 from runner.host import session
 from runner.host.late import late
 from runner.host.paths import outputs_dir, random_part
 from runner.plan.checks.run import convert
+from runner.plan.result import Picture, Result, picture_of, run_command, typed_overrides
+from runner.task.metrics import EVAL, TEST, TRAIN
 from runner.tracking import run_file
 
 if TYPE_CHECKING:
@@ -46,25 +42,27 @@ else:
     records = late("runner.cli.runs.records")
 
 _RUN_DIR = "hydra.run.dir"
-_ERROR = "error: "
-_WARNING = "warning: "
+_SWEEP_DIR = "hydra.sweep.dir"
+
+# Overrides of a call: as on the command line, or keys to values.
+Overrides = str | Mapping[str, object]
 
 
-def compose(*overrides: str) -> RunConfig:
+def compose(*overrides: Overrides, **keywords: object) -> RunConfig:
     """Composes and checks the config of a command line, without running anything.
 
     Args:
-      *overrides: as on the command line, `mesh=batch8`, `trainer.epochs=2`, `resume=latest`.
+      *overrides: as on the command line, `"mesh=batch8"`, or dicts, `{"trainer.epochs": 2}`.
+      **keywords: keys with two underscores for each dot, `trainer__epochs=2`.
 
     Raises:
       ConfigError: the config is invalid; the message is the line that the command prints.
 
     Example:
-      >>> compose("mesh=batch8", "dataset=digits").mesh.axes
+      >>> compose("mesh=batch8", dataset="digits").mesh.axes
       {'batch': 8}
     """
-    _check(overrides)
-    typed: Sequence[str] = overrides
+    typed: Sequence[str] = _typed(overrides, keywords)
     with session.opened(session.current().program, typed):
         try:
             typed = command_line.arranged(checkpoint_arguments.expand(masking.hide_arguments(typed)))
@@ -76,107 +74,125 @@ def compose(*overrides: str) -> RunConfig:
             raise ConfigError(one_line(error, typed)) from None
 
 
-def _check(overrides: Sequence[str]) -> None:
-    for override in overrides:
+def _typed(overrides: Sequence[Overrides], keywords: Mapping[str, object], *, sweeps: bool = False) -> list[str]:
+    typed = typed_overrides(overrides, keywords, sweeps=sweeps)
+    for override in typed:
         if override.startswith("-"):
             fix = f"write key=value, or type python -m runner {override}"
             raise ConfigError(f"{override}: must be an override of one run, not a flag; {fix}")
+    return typed
 
 
-@dataclass(frozen=True)
-class ShownPlan:
-    """A plan that shows its tables.
+def plan(*overrides: Overrides, **keywords: object) -> Result:
+    """Plans a run without training; raises what `evaluate` does."""
+    return _result("plan", overrides, keywords)
 
-    Attributes:
-      content: of plan.json, such as `plan.content["totals"]["parameters"]["bytes_per_device"]`.
-      text: of plan.md.
+
+def advise(*overrides: Overrides, **keywords: object) -> Result:
+    """Ranks meshes and layouts, `advise(devices=64, hardware="h100")`; raises what `evaluate` does."""
+    return _result("advise", overrides, keywords)
+
+
+def verify(*overrides: Overrides, **keywords: object) -> Result:
+    """Compares a mesh with one device, or computes a recorded step again, `verify(run="latest", step=3)`.
+
+    Raises what `evaluate` does; EngineError is also a mismatch, or an inconclusive verdict that is not allowed.
     """
-
-    content: Mapping[str, Any]
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_markdown_(self) -> str:
-        return self.text
+    return _result("verify", overrides, keywords)
 
 
-def make_plan(*overrides: str) -> ShownPlan:
-    """Plans a run without training, in a process of its own.
+def evaluate(*overrides: Overrides, **keywords: object) -> Result:
+    """Evaluates a run's checkpoint in a process of its own, `evaluate(run="latest", evaluate__split="test")`.
 
     Raises:
       ConfigError: the config is invalid; the message is the line that the command prints.
-      EngineError: the plan can't be made.
+      EngineError: the command failed; what it printed appears first.
+      KeyboardInterrupt: this process was interrupted; the command has ended before that.
     """
-    compose(*overrides)
-    with tempfile.TemporaryDirectory() as folder:
-        plan = Path(folder) / "plan"
-        run_command("runner.plan", [*overrides, f"{_RUN_DIR}={quoted(plan.as_posix())}"], quiet=True)
-        return ShownPlan(json.loads((plan / "plan.json").read_text()), (plan / "plan.md").read_text())
+    return _result("evaluate", overrides, keywords)
 
 
-def train(*overrides: str) -> OpenedRun:
+def export(*overrides: Overrides, **keywords: object) -> Result:
+    """Exports a run's model, `export(run="latest")`, into `content["folder"]`; raises what `evaluate` does."""
+    return _result("export", overrides, keywords)
+
+
+def sweep(*overrides: Overrides, **keywords: object) -> Result:
+    """Trains with each combination of the values in lists, `sweep(optimizer__learning_rate=[0.1, 0.01])`.
+
+    Shows the command's output. A job that fails ends neither the sweep nor this function: see the column `status`.
+
+    Raises:
+      ConfigError, EngineError, KeyboardInterrupt: as `train`, of the sweep as a whole.
+    """
+    typed = _typed(overrides, keywords, sweeps=True)
+    folder = _folder("sweeps", typed, _SWEEP_DIR)
+    try:
+        run_command("runner", ["-m", *typed, f"{_SWEEP_DIR}={quoted(folder.as_posix())}"])
+    except EngineError:
+        if not (folder / tables.FILE).is_file():
+            raise
+    return _table(folder)
+
+
+def compare(*runs: str | OpenedRun, sweep: str | None = None, uri: str | None = None) -> Result:
+    """Compares runs: ids, names, `latest` or objects; or the jobs of a sweep; or else the newest 30.
+
+    `uri` is that of the tracking store, as of `open_run`.
+
+    Raises:
+      ConfigError: there is no such run or sweep.
+      EngineError: no run matches, or the store can't be used.
+    """
+    folder = _folder("compare")
+    words = [f"run={run if isinstance(run, str) else run.run_id}" for run in runs]
+    words += [f"{key}={value}" for key, value in (("sweep", sweep), ("uri", uri)) if value is not None]
+    run_command("runner.runs", ["compare", *words, f"out={folder}"], quiet=True)
+    return _table(folder)
+
+
+def _table(folder: Path) -> Result:
+    table = pd.read_csv(folder / tables.FILE, thousands=",")
+    return Result(folder, table, table.to_string(index=False))
+
+
+def train(*overrides: Overrides, **keywords: object) -> OpenedRun:
     """Trains in a process of its own, and shows its output.
 
     So this process can train with another engine or mesh afterwards. If it is interrupted, the run is saved as on a
-    terminal, and `train("resume=latest")` continues it.
+    terminal, and `train(resume="latest")` continues it.
 
     Raises:
       ConfigError: the config is invalid; the message is the line that the command prints. Nothing was started.
       EngineError: the run failed.
       KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
     """
-    config = compose(*overrides)
-    # Chosen here, so that the run is found in it.
-    folder = outputs_dir() / "runs" / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{random_part()}"
-    typed_folder = checkpoint_arguments.value_of(overrides, _RUN_DIR)
-    if typed_folder:
-        folder = Path(typed_folder).absolute()
-    run_command("runner", [*overrides, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
+    typed = _typed(overrides, keywords)
+    config = compose(*typed)
+    folder = _folder("runs", typed, _RUN_DIR)
+    run_command("runner", [*typed, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
     if config.tracking.name == "none":
         return _of_folder(folder)
-    files = sorted(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
-    if not files:
-        raise EngineError(f"the run left no record in {folder}")
-    return open_run(run_file.run_id_of(files[-1]), config.tracking.uri)
+    newest = max(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
+    return open_run(run_file.run_id_of(newest), config.tracking.uri)
 
 
-def run_command(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
-    """Runs a command to its end; its output, if quiet its warnings, appears where this process's does, as in a cell.
+def _result(command: str, overrides: Sequence[Overrides], keywords: Mapping[str, object]) -> Result:
+    typed = [short_keys.typed_argument(text, f"runner.{command}") for text in _typed(overrides, keywords)]
+    compose(*typed)
+    folder = _folder("runs", typed, _RUN_DIR)
+    text = run_command(f"runner.{command}", [*typed, f"{_RUN_DIR}={quoted(folder.as_posix())}"], quiet=True)
+    content = {}
+    for name in (f"{command}.json", "step.json"):
+        if (folder / name).is_file():
+            content = json.loads((folder / name).read_text())
+    return Result(folder, content, text)
 
-    Raises:
-      ConfigError: its config is invalid.
-      EngineError: it failed, or a signal ended it.
-      KeyboardInterrupt: this process was interrupted; the command has ended before that.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "PYTHONUNBUFFERED": "1", LAUNCHER_VARIABLE: str(os.getpid())},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert process.stdout is not None
-    line = f"python -m {module} failed"
-    try:
-        for output in process.stdout:
-            if output.startswith(_ERROR):
-                line = output.removeprefix(_ERROR).strip()
-            elif not quiet or output.startswith(_WARNING):
-                print(output, end="", flush=True)
-    except KeyboardInterrupt:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)  # a second one within a second counts as the same
-        process.communicate()  # it saves the run first
-        raise
-    code = process.wait()
-    if code == EXIT_REFUSED:
-        raise ConfigError(line)
-    if code:
-        raise EngineError(line)
+
+def _folder(kind: str, typed: Sequence[str] = (), key: str = "") -> Path:
+    """Returns the folder of a command, chosen here so that it is found, unless it is typed."""
+    chosen = outputs_dir() / kind / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{random_part()}"
+    return Path(checkpoint_arguments.value_of(typed, key) or chosen).absolute()
 
 
 @dataclass(frozen=True)
@@ -196,10 +212,29 @@ class OpenedRun:
     config: DictConfig
     results: Mapping[str, float]
     _store: Store | None = None
+    _folder: Path = Path()
 
     def __repr__(self) -> str:
         results = [f"{name} {value:.6g}" for name, value in self.results.items() if name.startswith("eval/")]
         return f"run {self.run_id} ({self.name}) {self.status}  {'  '.join(results)}".rstrip()
+
+    def _repr_html_(self) -> str:
+        table: dict[str, dict[str, float]] = {}
+        for name, value in self.results.items():
+            split, slash, metric = name.partition("/")
+            if f"{split}{slash}" in (TRAIN, EVAL, TEST):
+                table.setdefault(split, {})[metric] = value
+        return f"<div>run {self.run_id} ({self.name}) {self.status}</div>{pd.DataFrame(table).to_html(na_rep='')}"
+
+    def plot(self, name: str = "") -> Picture:
+        """Returns a picture that the run made, as `Result.plot` does; without a name its curves."""
+        if self._store is None:
+            return Result(self._folder, (), "").plot(name)
+        client = self._store.client
+        names = [file.path for file in client.list_artifacts(self.run_id) if file.path.endswith(".png")]
+        with tempfile.TemporaryDirectory() as folder:
+            picture = client.download_artifacts(self.run_id, picture_of(names, name), folder)
+            return Picture(Path(picture).read_bytes())
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -245,4 +280,4 @@ def _of_folder(folder: Path) -> OpenedRun:
     status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
     config = OmegaConf.load(folder / "config.yaml")
     assert isinstance(config, DictConfig)
-    return OpenedRun(folder.name, folder.name, status, config, records.results_of(folder))
+    return OpenedRun(folder.name, folder.name, status, config, records.results_of(folder), None, folder)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from rich.text import Text
 
 from runner.console import Column, Console, fitted
 from runner.task import metrics
 
+# The file of a table of runs.
+FILE = "table.csv"
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red", "mismatch": "red"}
 # Columns that are shown however narrow the terminal is.
 _ALWAYS_SHOWN = ("status", "verdict")
@@ -86,3 +90,11 @@ def show(
         styled.append([Text(text, style=_STYLES.get(text, "")) for text in row])
     styles = ["bold" if index == best else "" for index in range(len(rows))]
     console.print(fitted(columns, styled, console.width, title=heading, styles=styles))
+
+
+def write(folder: Path, columns: Mapping[str, Sequence[str]]) -> Path:
+    """Writes columns of cells by title as `table.csv`; returns its path."""
+    path = folder / FILE
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
+    return path

@@ -7,4 +7,4 @@ from runner.cli import entry
 if __name__ == "__main__":
     # A plan allocates much, frees little and ends soon: garbage collection would be a third of its time.
     gc.disable()
-    entry.main("runner.cli.plan")
+    entry.main("runner.plan.command")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.version import VersionBase
+from omegaconf import DictConfig
 
 import runner
+from runner.cli.notebook import OpenedRun
+from runner.plan.result import typed_overrides
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +24,17 @@ def test_overrides_mean_what_they_mean_on_the_command_line() -> None:
     first = runner.compose("mesh=batch8", "dataset=digits", "++trainer.epochs=2", "mesh.axes.model=1")
     assert (first.mesh.axes, first.dataset.name, first.trainer.epochs) == ({"batch": 8, "model": 1}, "digits", 2)
     assert runner.compose().trainer.epochs == 3, "nothing stays of an earlier one"
+    keys = {"trainer": {"epochs": 2}, "mesh.axes": {"batch": 8, "model": 1}}
+    assert runner.compose(keys, "mesh=batch8", dataset="digits", trainer__log_every_steps=10) == first
+
+
+def test_a_value_of_python_is_one_of_the_command_line() -> None:
+    texts = ["latest", "1.10", "null", "Ann's [run]", Path("data/x.npz")]
+    run = OpenedRun("6720ee", "mine", "FINISHED", DictConfig({}), {})
+    value = [*texts, None, 1e-5, np.float32(0.5), np.arange(2), {"c": False}, run]
+    text = r"[latest,'1.10','null','Ann\'s [run]',data/x.npz,null,1e-05,0.5,[0,1],{c:false},'6720ee']"
+    assert typed_overrides([{"a.b": value}], {"a__b": value}) == [f"a.b={text}"] * 2
+    assert typed_overrides([], {"a__b": [value, 2]}, sweeps=True) == [f"a.b={text},2"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +67,7 @@ def test_a_folder_of_ones_own_options_is_searched(tmp_path: Path) -> None:
         "# @package _global_\nmesh: {axes: {batch: 4}}\nhydra: {mode: MULTIRUN}\n"
     )
     with pytest.raises(runner.ConfigError, match=r"hydra\.mode=MULTIRUN: is a sweep, but this takes one run"):
-        runner.make_plan("mesh=mine", found)
+        runner.plan("mesh=mine", found)
     assert runner.compose("mesh=mine", found, "hydra.mode=RUN").dataset.name == "mnist"
 
 
@@ -73,20 +87,18 @@ def test_the_package_offers_its_functions_and_imports_nothing_heavy() -> None:
     heavy = "{'numpy', 'hydra', 'tensorflow', 'jax', 'mlflow'}"
     code = [
         f"import sys, runner; print(sorted({heavy} & set(sys.modules)))",
-        "import runner.plan.base",
-        "from runner import compose, make_plan, open_run, train, ConfigError",
-        "try: make_plan('mesh=nope')\nexcept ConfigError as error: print(str(error)[:9])",
+        "import runner.plan.base, runner.verify.compare as compare, runner.evaluate",
+        "from runner.plan import memory",
+        "from runner import plan, train, verify, ConfigError",
+        "print(compare.FACTOR > 0, *map(callable, (plan, train, verify, runner.plan, runner.evaluate)))",
+        "try: plan(mesh='nope')\nexcept ConfigError as error: print(str(error)[:9])",
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(code)], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["[]", "mesh=nope"], done.stderr[-500:]
+    assert done.stdout.splitlines() == ["[]", " ".join(["True"] * 6), "mesh=nope"], done.stderr[-500:]
 
 
 def test_what_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nope'"):
         runner.nope  # type: ignore[attr-defined]  # noqa: B018
-    assert {"compose", "make_plan", "train", "open_run", "ConfigError"} <= set(dir(runner))
-
-
-def test_train_is_a_function_though_a_folder_has_its_name() -> None:
-    importlib.import_module("runner.train.lines")
-    assert callable(runner.train)
+    functions = ["advise", "compare", "compose", "evaluate", "export", "open_run", "plan", "sweep", "train", "verify"]
+    assert dir(runner) == ["ConfigError", "OpenedRun", *functions], "and nothing that it imports"

@@ -212,7 +212,7 @@ def test_a_sweep_is_a_table_best_first_with_files_and_plots(
     out = compare(capsys, f"uri={store}", "sweep=latest", f"out={tmp_path}")
     assert "epochs" not in out, "what is the same is left out"
     assert re.search(r"4 runs\n(.*\n){2}\w{8} +64 +1 +FINISHED +0\.8927 +2\.1333 *\n\w{8} +64 +2 ", out)
-    assert {path.name for path in tmp_path.glob("[!.]*")} == {"curves.png"}
+    assert {path.name for path in tmp_path.glob("[!.]*")} == {"curves.png", "table.csv"}
     assert "4 runs\n" in compare(capsys, f"uri={store}", "sweep=our sweep"), "by its name"
 
 

@@ -21,7 +21,7 @@ _NOT_COMPARED = ("tracking.", "sweep.", "trainer.progress", "cluster.restart")
 
 
 def compare(records: Sequence[RunRecord], store: Store, out: Path | None) -> None:
-    """Prints the table of runs; a folder `out` gets `curves.png`.
+    """Prints the table of runs; a folder `out` gets `table.csv` and `curves.png`.
 
     Raises:
       ConfigError: the folder has files that are not ours.
@@ -39,8 +39,10 @@ def compare(records: Sequence[RunRecord], store: Store, out: Path | None) -> Non
         return
     folders.claim("out", out)
     names = list(dict.fromkeys((metric, f"{metrics.TRAIN}loss")))
+    written = [tables.write(out, columns).name]
     if draw_curves(out / "curves.png", store, ranked, names):
-        print(f"written: curves.png in {out}")
+        written.append("curves.png")
+    print(f"written: {', '.join(written)} in {out}")
 
 
 def best_first(records: Sequence[RunRecord], metric: str) -> list[RunRecord]:

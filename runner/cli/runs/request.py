@@ -27,7 +27,7 @@ KEYS = {
     "yes": "clean: true removes the checkpoints",
     "last": "list, compare: only the newest so many, by default 30; 0: all",
     "sweep": "compare: only jobs of this sweep: its run id, its name, or latest",
-    "out": "compare: writes curves.png into this folder",
+    "out": "compare: writes table.csv and curves.png into this folder",
     "folder": "folder of checkpoints, or its URL; sync: of runs",
     "uri": "tracking URI, or none; default: $MLFLOW_TRACKING_URI, then outputs/mlflow.db",
 }

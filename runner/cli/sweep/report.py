@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shlex
 from collections import Counter
@@ -26,7 +25,6 @@ from runner.tracking.mlflow_setup import reason, warn
 
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
 _RESUMABLE = {"killed", "failed", "not run"}
-_TABLE = "table.csv"
 Draw = Callable[[Path], list[Path]]
 
 
@@ -145,9 +143,8 @@ def _write(
     folder = sweep.settings.folder
     columns = {**table, "note": [entry.outcome.note for entry in entries]}
     written: list[Path] = []
-    with spared(str(folder / _TABLE)), (folder / _TABLE).open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
-        written.append(folder / _TABLE)
+    with spared(str(folder / tables.FILE)):
+        written.append(tables.write(folder, columns))
     metric = sweep.settings.group.metric
     judged = [entry for entry in entries if math.isfinite(entry.value(metric))]
     if draw is not None:
