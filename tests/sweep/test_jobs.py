@@ -15,6 +15,7 @@ import pytest
 from runner.cluster.jobs import LOG_FILE, Job, Outcome, RunningJob, outcome_of, run_jobs
 from runner.errors import Interrupted
 from runner.host.signals import StopRequest
+from tests import proc
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,13 @@ def test_a_job_that_fails_or_is_killed_does_not_stop_the_others(tmp_path: Path) 
     run(5, tmp_path, lambda job: process(job, *programs), watch, max_parallel=2)
     assert [watch.outcomes[n].status for n in range(5)] == ["passed", "failed", "killed", "refused", "passed"]
     assert watch.outcomes[1].note == "no such thing"
+
+
+def test_a_job_sees_its_own_gpus_only(tmp_path: Path) -> None:
+    program = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    running = RunningJob(Job(0, (), tmp_path), [sys.executable, "-c", program], {}, ["2", "3"])
+    proc.until(lambda: running.outcome() is not None)
+    assert (tmp_path / LOG_FILE).read_text() == "2,3\n"
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
