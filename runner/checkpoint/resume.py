@@ -82,11 +82,6 @@ class Previous:
         return [step for step in storage.steps(self.run.folder) if step > self.checkpoint.step]
 
     @property
-    def resumed_run_id(self) -> str | None:
-        """The id in the tracking store of the run that continues; None for a new one."""
-        return None if self.branches else self.run.tracking_id
-
-    @property
     def encoding(self) -> Encoding | None:
         """How the run's data became numbers; None if it needed no encoding."""
         recorded = self.checkpoint.about.get(ENCODING)

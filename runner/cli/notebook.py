@@ -29,6 +29,7 @@ from runner.plan.checks.run import convert
 from runner.plan.result import Picture, Result, picture_of, run_command, typed_overrides
 from runner.task.metrics import EVAL, TEST, TRAIN
 from runner.tracking import run_file
+from runner.tracking.location import MLFLOW
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +172,7 @@ def train(*overrides: Overrides, **keywords: object) -> OpenedRun:
     config = compose(*typed)
     folder = _folder("runs", typed, _RUN_DIR)
     run_command("runner", [*typed, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
-    if config.tracking.name == "none":
+    if MLFLOW not in config.tracking.writers:
         return _of_folder(folder)
     newest = max(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
     return open_run(run_file.run_id_of(newest), config.tracking.uri)

@@ -342,14 +342,19 @@ class TrackingConfig:
     """Where the run is recorded.
 
     Attributes:
-      name: `mlflow` or `none`.
+      writers: where, any of `mlflow`, `tensorboard` and `wandb`; with none of them, nothing is recorded.
       uri: tracking URI; null: $MLFLOW_TRACKING_URI, else a SQLite file in `outputs/`.
-      experiment: MLflow experiment; null: $MLFLOW_EXPERIMENT_NAME, else `runner`.
+      experiment: MLflow experiment, and W&B project; null: $MLFLOW_EXPERIMENT_NAME, else `runner`.
       run_name: name of the run; null: $MLFLOW_RUN_NAME, else made of model, mesh and layout.
       tags: additional tags of the run, beside those of $MLFLOW_RUN_CONTEXT, a JSON object.
     """
 
-    name: str = choice("mlflow", "mlflow", "none")
+    writers: list[str] = checked(
+        ["mlflow"],
+        choices=("mlflow", "tensorboard", "wandb"),
+        whole=valid_if(lambda names: len(set(names)) == len(names), "must name each writer once"),
+        example=["mlflow", "tensorboard"],
+    )
     # `runner.tracking.location` checks it.
     uri: str | None = text(None, example="sqlite:///mlflow.db")
     experiment: str | None = text(None, example="my_experiment")

@@ -1,29 +1,32 @@
-"""Records runs in MLflow.
+"""Records runs in MLflow, TensorBoard and W&B.
 
-Importing this package prepares for MLflow without importing it; opening a tracker does.
+Importing this package prepares for MLflow without importing it; opening a tracker that writes to it does.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.schema import TrackingConfig
+from runner.errors import TrackingError
 from runner.host import stages
 from runner.host.late import late
 from runner.host.paths import project_root
 from runner.host.signals import current
 from runner.tracking.base import FOLDER, RunSpec, Status, Tracker
-from runner.tracking.location import environment_tags
+from runner.tracking.location import MLFLOW, experiment_name
 from runner.tracking.mlflow_setup import reason, set_environment, warn
 
 if TYPE_CHECKING:
-    from runner.tracking import start, store, tracker
+    from runner.tracking import start, store, tracker, writer
 else:
     start = late("runner.tracking.start")
     store = late("runner.tracking.store")
     tracker = late("runner.tracking.tracker")
+    writer = late("runner.tracking.writer")
 
 __all__ = ["RunSpec", "Status", "Tracker", "attach", "open_tracker"]
 
@@ -39,25 +42,32 @@ def open_tracker(
     root: Path | None = None,
     finish_timeout_s: float = 30.0,
 ) -> Tracker:
-    """Starts or resumes a run in the store that the config names; the caller must `finish` the tracker.
+    """Starts or resumes a run in the places that the config names; the caller must `finish` the tracker.
 
-    Before that, it marks runs of this machine as KILLED if their process is gone.
+    Before that, it marks runs of this machine as KILLED in MLflow if their process is gone.
 
     Args:
-      config: whose `run_name` and `tags` come before those of the environment, and these before those of `spec`.
+      config: whose `run_name` and `tags` come before those of `spec`.
       spec: of the run.
       folder: the run's own, which gets the file of its records.
-      resume_run_id: a run to continue; its status becomes RUNNING again.
+      resume_run_id: a run of MLflow's to continue; its status becomes RUNNING again.
       root: folder whose `outputs` has the default store; null: the project's.
       finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
 
     Raises:
-      TrackingError: the server or the store can't be used; one line.
+      TrackingError: a place can't be used; one line.
     """
-    if config.name == "none":
+    if not config.writers:
         return Tracker()
-    spec = replace(spec, name=config.run_name or spec.name, tags={**spec.tags, **environment_tags(), **config.tags})
+    name = config.run_name or spec.name
+    tags = {**spec.tags, **config.tags, FOLDER: str(folder)}
+    experiment = experiment_name(config.experiment)
+    spec = replace(spec, name=name, tags=tags, experiment=experiment, identity=spec.identity or folder.name)
     root = root or project_root()
+    if MLFLOW not in config.writers:
+        # Nothing tells which points an earlier process of the run has logged.
+        files = _files(config, replace(spec, repeats=spec.identity != folder.name), root)
+        return writer.QueuedTracker(files, finish_timeout_s)
     with stages.stage("opening the run's record in MLflow"):
         opened = store.open_tracking(config, root)
         try:
@@ -69,13 +79,29 @@ def open_tracker(
         current().raise_if_requested()
         # A signal between creating the run and having a tracker for it would leave it RUNNING.
         with current().deferring():
-            spec = replace(spec, tags={**spec.tags, FOLDER: str(folder)})
             if resume_run_id is None:
                 run_id = start.create(opened, spec, root)
             else:
                 run_id = resume_run_id
                 opened = replace(opened, experiment_id=start.resume(opened, run_id, spec))
-            return tracker.MlflowTracker(opened, run_id, folder=folder, finish_timeout_s=finish_timeout_s)
+            try:
+                files = _files(config, replace(spec, identity=run_id), root)
+            except TrackingError:
+                opened.client.set_terminated(run_id, "FAILED")
+                raise
+            return tracker.MlflowTracker(opened, run_id, files, folder=folder, finish_timeout_s=finish_timeout_s)
+
+
+def _files(config: TrackingConfig, spec: RunSpec, root: Path) -> list[writer.Writer]:
+    """Opens the places beside MLflow, each of which is a module of its name."""
+    opened = []
+    for name in config.writers:
+        if name != MLFLOW:
+            try:
+                opened.append(import_module(f"runner.tracking.{name}").FileWriter(spec, root))
+            except Exception as error:
+                raise TrackingError(f"tracking.writers={name} can't be used: {reason(error)}") from error
+    return opened
 
 
 def attach(config: TrackingConfig, run_id: str | None) -> Tracker:
@@ -84,7 +110,7 @@ def attach(config: TrackingConfig, run_id: str | None) -> Tracker:
     Raises:
       TrackingError: the store can't be used, or has no such run; one line.
     """
-    if config.name == "none" or run_id is None:
+    if MLFLOW not in config.writers or run_id is None:
         return Tracker()
     with stages.stage("opening the run's record in MLflow"):
         opened = store.open_tracking(config)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from runner.tracking.mlflow_setup import warn
+from runner.tracking.records import Artifact, Point, Record, Tag, clean_key
 
 if TYPE_CHECKING:
     from runner.tracking.store import Store
@@ -29,6 +34,9 @@ class RunSpec:
       parent_run_id: the run that it is nested in.
       config: the whole config, flat; what a resumed run has recorded is compared with it.
       description: of a new run, in Markdown; it is written once, so what a person writes into it stays.
+      identity: of the run, the same when it continues; empty: its folder's name.
+      repeats: it logs its history again, in place of what an earlier process has logged.
+      experiment: that the run is of.
       metrics: of its evaluations with their better directions, `loss` first: the experiment's charts show them.
     """
 
@@ -38,6 +46,9 @@ class RunSpec:
     parent_run_id: str | None = None
     config: Mapping[str, object] = field(default_factory=dict)
     description: str = ""
+    identity: str = ""
+    repeats: bool = False
+    experiment: str = ""
     metrics: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -62,12 +73,26 @@ class Tracker:
 
         An infinite value is stored as NaN, because the store replaces it by the largest float, which ruins a chart.
         """
+        now = int(time.time() * 1000)
+        points: list[Record] = []
+        for name, value in values.items():
+            stored = math.nan if math.isinf(value) else float(value)
+            points.append(Point(clean_key(name), stored, now, int(step)))
+        self._add(points)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
+        self._add([Tag(key, str(value)) for key, value in tags.items()])
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Queues a file for upload into a folder; it must not change until `finish` or `flush` returns."""
+        if path.is_file():
+            self._add([Artifact(str(path.absolute()), folder or "")])
+        else:
+            warn(f"could not record {path}: there is no such file")
+
+    def _add(self, records: Sequence[Record]) -> None:
+        """Queues records of one kind."""
 
     def log_model(self, save: Callable[[Store, str], str]) -> str | None:  # noqa: ARG002 - subclasses store
         """Stores a model at once by `save(store, run id)`, and returns its URI; a failure prints a line to stderr."""
@@ -76,10 +101,6 @@ class Tracker:
     def logged(self) -> dict[str, dict[int, float]]:
         """Returns the stored points: metric name to step to value; raises TrackingError if they can't be read."""
         return {}
-
-    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - subclasses wait
-        """Waits until everything queued is stored; False: the time was not enough, and the rest stays queued."""
-        return True
 
     def finish(self, status: Status, *, in_haste: bool = False) -> bool:  # noqa: ARG002 - subclasses store
         """Stores the remaining records and the run's status; a second call does nothing.
@@ -96,33 +117,3 @@ class Tracker:
     def describe(self) -> list[str]:
         """Returns lines with links to the run, and with what could not be stored."""
         return []
-
-
-class NewPoints:
-    """Logs only the points that a run does not have yet.
-
-    A resumed run computes the points after its last checkpoint again, and its history before that is logged once more,
-    because some of it may have been on its way when the process died. A run that the user resumed from an earlier step
-    has points of steps that it trains again: there, a point counts as logged only if its value is the same. So has a
-    run that was lost before its first checkpoint.
-    """
-
-    def __init__(self, tracker: Tracker, *, continues: bool = False, repeats_steps: bool = False) -> None:
-        """Reads the points that the run has, if it `continues`; `repeats_steps`: it trains steps of them again."""
-        self._tracker = tracker
-        self._stored = tracker.logged() if continues else {}
-        # Up to this step, a logged point may be of a history that the run has left.
-        self._last_repeated = 0
-        if repeats_steps:
-            for points in self._stored.values():
-                self._last_repeated = max(self._last_repeated, max(points, default=0))
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs the values that the run has no point of at this step."""
-        new = {key: value for key, value in values.items() if not self._is_stored(step, key, value)}
-        if new:
-            self._tracker.log_metrics(step, new)
-
-    def _is_stored(self, step: int, key: str, value: float) -> bool:
-        stored = self._stored.get(key, {})
-        return step in stored and (step > self._last_repeated or stored[step] == value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -17,13 +16,11 @@ from runner.config.schema import TrackingConfig
 from runner.errors import invalid
 from runner.host.secrets import TRACKING, reveal, without_userinfo
 from runner.host.secrets import shown as shown  # exported: messages show a location without its secrets
-from runner.tracking import view
 
+MLFLOW = "mlflow"
 VARIABLE = "MLFLOW_TRACKING_URI"
 _EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
 _RUN_NAME = "MLFLOW_RUN_NAME"
-# A JSON object of tags, as MLflow's own clients read it.
-_TAGS = "MLFLOW_RUN_CONTEXT"
 _DEFAULT_EXPERIMENT = "runner"
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _FORMS = "sqlite:///<file>, http(s)://<server>, or a database such as postgresql+psycopg://<user>@<host>/<name>"
@@ -36,6 +33,8 @@ _UI_ENVIRONMENT = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUT
 # Without it MLflow 3 opens its GenAI view.
 _WORKFLOW = "workflowType=machine_learning"
 _UI_PORT = 5000
+# The name of our view of charts, see `runner.tracking.start`.
+VIEW = "runner"
 
 
 def default_uri(root: Path) -> str:
@@ -61,19 +60,6 @@ def experiment_name(configured: str | None) -> str:
 def run_name() -> str:
     """Returns $MLFLOW_RUN_NAME; empty if it is not set."""
     return os.environ.get(_RUN_NAME, "").strip()
-
-
-def environment_tags() -> dict[str, str]:
-    """Returns the tags of $MLFLOW_RUN_CONTEXT; raises ConfigError if it is not a JSON object."""
-    given = os.environ.get(_TAGS, "").strip()
-    try:
-        tags = json.loads(given or "{}")
-    except ValueError:
-        tags = None
-    if not isinstance(tags, dict):
-        fix = f'set {_TAGS}=\'{{"note": "quick"}}\''
-        raise invalid(_TAGS, given, problem="must be a JSON object of tags", fix=fix)
-    return {key: str(value) for key, value in tags.items()}
 
 
 def absolute(uri: str) -> str:
@@ -137,19 +123,18 @@ def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
     lines.append(f"run: {all_runs}/{run_id}?{_WORKFLOW}")
     lines.append(f"all runs: {all_runs}?{_WORKFLOW}")
-    lines.append(f"charts: {all_runs}?{_WORKFLOW}&compareRunsMode=CHART&viewStateShareKey={view.KEY}")
+    lines.append(f"charts: {all_runs}?{_WORKFLOW}&compareRunsMode=CHART&viewStateShareKey={VIEW}")
     return lines
 
 
 def check(config: TrackingConfig) -> None:
-    """Rejects a tracking URI, of the config or environment, that MLflow can't use, and malformed tags.
+    """Rejects a tracking URI, of the config or environment, that MLflow can't use.
 
     Raises:
-      ConfigError: the URI's form or scheme is invalid, or the environment's tags are no JSON object.
+      ConfigError: its form or its scheme is invalid.
     """
-    if config.name == "none":
+    if MLFLOW not in config.writers:
         return
-    environment_tags()
     variable = os.environ.get(VARIABLE, "").strip()
     if config.uri is not None:
         _check(TRACKING, config.uri)

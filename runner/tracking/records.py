@@ -10,14 +10,18 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
+# MLflow rejects a `log_batch` of more points.
+POINTS_PER_CALL = 1000
 # Longest key, param and tag that MLflow stores; the run's config.yaml has all of a param.
 _KEY_LIMIT = 250
 _PARAM_LIMIT = 6000
 _TAG_LIMIT = 8000
 # The tag that MLflow shows as a run's description.
 DESCRIPTION = "mlflow.note.content"
-# Prefix of the tags with the figures that have one value per run: as metrics they would be charts of one point.
-_FIGURE = "mlflow.figure."
+# Prefix of the tags that MLflow's page does not list.
+HIDDEN = "mlflow."
+# Of those with the figures that have one value per run: as metrics they would be charts of one point.
+_FIGURE = f"{HIDDEN}figure."
 
 
 class Point(NamedTuple):

@@ -19,11 +19,9 @@ from runner.tracking import run_file
 from runner.tracking.base import FOLDER
 from runner.tracking.location import fingerprint
 from runner.tracking.mlflow_setup import http_code, reason
-from runner.tracking.records import Artifact, Point, Record, Tag, clean_tags
+from runner.tracking.records import POINTS_PER_CALL, Artifact, Point, Record, Tag, clean_tags
 from runner.tracking.store import Store
 
-# MLflow rejects a `log_batch` of more points.
-POINTS_PER_CALL = 1000
 # With these codes MLflow itself rejects a record. A proxy in front of it may answer with the same words (404 while the
 # server starts), which then come with an HTTP status and do not count.
 _REJECTIONS = frozenset({"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"})

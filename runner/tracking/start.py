@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import getpass
+import json
 import math
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import starmap
 from pathlib import Path
 
 from mlflow.entities import Metric, Param
+from mlflow.tracking.context.system_environment_context import SystemEnvironmentContext
 
 from runner.cluster import process
+from runner.errors import TrackingError
 from runner.host import session
-from runner.task.metrics import default
-from runner.tracking import view
+from runner.task.metrics import EPOCH, EVAL, default
 from runner.tracking.base import ENDED, RunSpec
+from runner.tracking.location import VIEW
 from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import DESCRIPTION, clean_params, clean_tags
 from runner.tracking.send import sync_run
@@ -28,16 +31,16 @@ from runner.tracking.store import Store, search, unusable
 _PARAMS_PER_CALL = 100
 _PARENT_TAG = "mlflow.parentRunId"
 _RESUMED = "resumed."
+_SECTION = "training and evaluation"
+# MLflow rejects a tag of an experiment that is longer than 5,000 characters, which are some 20 charts.
+_MOST_CHARTS = 12
 _RUN_NAME = "tracking.run_name"
 # A file system that hangs must not keep a run from starting: the tag of git is only information.
 _GIT_TIMEOUT_S = 5
 
 
 def create(store: Store, spec: RunSpec, root: Path) -> str:
-    """Creates a run with its params and tags, and returns its id; raises TrackingError if the store fails.
-
-    The commit of git in the project's folder `root` is among its tags.
-    """
+    """Creates a run, with git's commit of `root` among its tags; returns its id. TrackingError: the store failed."""
     tags = {**_source_tags(root), **spec.tags, **process.identity()}
     if spec.parent_run_id:
         tags[_PARENT_TAG] = spec.parent_run_id
@@ -51,8 +54,8 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
             # MLflow's comparison of runs begins with the metric that it was sent first, else one of the machine.
             first = Metric(default(spec.metrics), math.nan, int(time.time() * 1000), 0)
             store.client.log_batch(run_id, metrics=[first], synchronous=True)
-            for key, value in view.tags(spec.metrics).items():
-                store.client.set_experiment_tag(store.experiment_id, key, value)
+            tag = f"mlflow.sharedViewState.{VIEW}"
+            store.client.set_experiment_tag(store.experiment_id, tag, _view(list(spec.metrics)))
         params = list(starmap(Param, clean_params(spec.params).items()))
         for start in range(0, len(params), _PARAMS_PER_CALL):
             batch = params[start : start + _PARAMS_PER_CALL]
@@ -60,6 +63,23 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
     except Exception as error:
         raise unusable(store.uri, f"creating a run failed: {reason(error)}") from error
     return run_id
+
+
+def _view(names: Sequence[str]) -> str:
+    """Returns MLflow's form of a shared view: first a chart per metric, of training and evaluations together."""
+    charts = []
+    for name in names[:_MOST_CHARTS]:
+        keys = [f"{EPOCH}{name}", f"{EVAL}{name}"]
+        chart = {"uuid": name, "type": "LINE", "metricSectionId": _SECTION, "metricKey": keys[1], "deleted": False}
+        charts.append({**chart, "selectedMetricKeys": keys, "runsCountToCompare": 10})
+    view = {
+        "compareRunCharts": charts,
+        "compareRunSections": [{"uuid": _SECTION, "name": _SECTION, "display": True, "isReordered": True}],
+        "isAccordionReordered": True,
+        # By default, MLflow smooths the lines of a shared view.
+        "globalLineChartConfig": {"lineSmoothness": 0, "xAxisKey": "step"},
+    }
+    return json.dumps(view)
 
 
 def resume(store: Store, run_id: str, spec: RunSpec) -> str:
@@ -100,8 +120,13 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
 
 
 def _source_tags(root: Path) -> dict[str, str]:
-    """Returns MLflow's own source tags."""
+    """Returns MLflow's own tags of the source, and those of the environment."""
     tags = {"mlflow.source.name": f"python -m {session.command_module()}", "mlflow.source.type": "LOCAL"}
+    environment = SystemEnvironmentContext()
+    try:
+        tags |= environment.tags() if environment.in_context() else {}
+    except (ValueError, TypeError) as error:
+        raise TrackingError('MLFLOW_RUN_CONTEXT must be a JSON object of tags, as \'{"note": "quick"}\'') from error
     # In containers, a user id may have no name.
     with suppress(OSError, KeyError, ImportError):
         tags["mlflow.user"] = getpass.getuser()

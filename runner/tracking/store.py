@@ -26,8 +26,6 @@ from runner.host.lock import locked
 from runner.host.paths import project_root
 from runner.host.secrets import scrub
 from runner.host.signals import current
-from runner.task.metrics import LOSS_NAME
-from runner.tracking import view
 from runner.tracking.location import VARIABLE, experiment_name, is_database, is_http, shown, sqlite_path, tracking_uri
 from runner.tracking.mlflow_setup import NOT_MLFLOW, http_code, quiet, reason, warn
 
@@ -38,7 +36,7 @@ else:
     utils = late("mlflow.store.db.utils")
 
 # MLflow's UI shows it in the list of experiments. Which view opens is up to the address, in MLflow 3.17.
-_TAGS = {"mlflow.experimentKind": "custom_model_development", **view.tags([LOSS_NAME])}
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
 # Folder of the artifacts, next to a SQLite file.
 _ARTIFACTS = "mlartifacts"
 # Runs per request: MLflow's own default.
@@ -182,7 +180,7 @@ def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
     location = None if path is None else (path.parent / _ARTIFACTS).as_uri()
     try:
-        return client.get_experiment(client.create_experiment(name, location, tags=_TAGS))
+        return client.get_experiment(client.create_experiment(name, location, tags=_KIND))
     except MlflowException:
         # Another process may have been faster.
         experiment = client.get_experiment_by_name(name)

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - the tracker overrides what Tracker documents
 """Writer of a run's records, so that a training step never waits for a disk or a server.
 
 A thread appends the records to the run's file, and then stores them.
@@ -5,22 +6,49 @@ A thread appends the records to the run's file, and then stores them.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING, Protocol
 
+from runner.errors import Interrupted
+from runner.host.late import late
 from runner.host.lock import HeldError
-from runner.tracking.mlflow_setup import reason
-from runner.tracking.records import Point, Record
+from runner.host.signals import current
+from runner.tracking.base import Status, Tracker
+from runner.tracking.mlflow_setup import reason, warn
+from runner.tracking.records import POINTS_PER_CALL, Point, Record
 from runner.tracking.run_file import RunFile
-from runner.tracking.send import POINTS_PER_CALL, is_retryable
+
+if TYPE_CHECKING:
+    from runner.tracking import send
+else:
+    send = late("runner.tracking.send")  # imports MLflow
 
 # How often a caller that waits for the thread looks whether it is done.
 _POLL_INTERVAL_S = 0.01
 # Stores a batch of points, or one record of another kind, as `send.write` does.
 Write = Callable[[Sequence[Record]], None]
+
+
+# For the remaining records if this process is about to be ended from outside. The whole record of such an end has 25 s
+# (`RECORD_S` in processes/timeouts.py), in which the status and the file must fit too.
+_HASTE_S = 15.0
+
+
+class Writer(Protocol):
+    """A place beside MLflow's store, which `line` names for a person. One that raises gets no more records."""
+
+    line: str
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Takes records, each once and in order; it must not wait for a network."""
+
+    def close(self, status: Status) -> None:
+        """Ends the run's record."""
 
 
 class AsyncWriter:
@@ -34,9 +62,17 @@ class AsyncWriter:
       unfiled: records that the file did not accept; those of them that the store has are not lost.
     """
 
-    def __init__(self, write: Write, file: RunFile, warn: Callable[[str], None], interval_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        write: Write | None,
+        file: RunFile | None,
+        warn: Callable[[str], None],
+        interval_s: float = 2.0,
+        writers: Sequence[Writer] = (),
+    ) -> None:
         """Starts the thread, which alone calls `write`, in rounds of `interval_s` seconds.
 
+        Beside the file, `writers` get each record once. Without a store (`write` and `file` are None), they alone do.
         A call costs the store about as much as 100 points, so a round stores what these seconds have brought. A store
         that failed is asked again in the next round.
         """
@@ -44,6 +80,7 @@ class AsyncWriter:
         self.unfiled: list[Record] = []
         self._write = write
         self._file = file
+        self._writers = list(writers)
         self._warn = warn
         self._interval_s = interval_s
         self._added: deque[Record] = deque()
@@ -116,11 +153,23 @@ class AsyncWriter:
             # Only what is there by now; the training thread may add more meanwhile.
             added = [self._added.popleft() for _ in range(len(self._added))]
             self._append(added)
-            for record in added:
+            self._pass_on(added)
+            for record in added if self._write else ():
                 queue = self._points if isinstance(record, Point) else self._others
                 queue.append(record)
 
+    def _pass_on(self, records: list[Record]) -> None:
+        for writer in list(self._writers if records else ()):
+            try:
+                writer.write(records)
+            # Whatever the library raises, training and the other writers continue.
+            except Exception as error:
+                self._writers.remove(writer)
+                self._warn(f"{writer.line}: failed, and gets no more records: {reason(error)}")
+
     def _append(self, records: list[Record], *, sync: bool = False) -> None:
+        if self._file is None:
+            return
         had_failed = bool(self.unfiled)
         self.unfiled += records
         if not self.unfiled:
@@ -134,13 +183,13 @@ class AsyncWriter:
 
     def _store(self, queue: deque[Record], batch_size: int) -> bool:
         """Stores what waits in a queue; returns whether that is all, or the store failed, so that the rest stays."""
-        while queue and not self._abandoned.is_set():
+        while self._write and queue and not self._abandoned.is_set():
             batch = list(islice(queue, batch_size))
             try:
                 self._write(batch)
             # Whatever the client raises: a thread that ends here would lose every later point.
             except Exception as error:
-                if is_retryable(error):
+                if send.is_retryable(error):
                     self._note_failure(error)
                     return False
                 if not self.rejected:
@@ -161,3 +210,54 @@ class AsyncWriter:
         if self._is_available:
             self._is_available = False
             self._warn(f"store unavailable ({reason(error)}); what waits is stored when it is back")
+
+
+class QueuedTracker(Tracker):
+    """Records one run through a background thread; see `Tracker` for its methods."""
+
+    def __init__(self, writers: Sequence[Writer], finish_timeout_s: float, queue: AsyncWriter | None = None) -> None:
+        """Starts the thread, unless it is given; `finish` gives up if a store has accepted nothing for so long."""
+        self._writer = queue or AsyncWriter(None, None, warn, writers=writers)
+        self._writers = writers
+        self._finish_timeout_s = finish_timeout_s
+        self._is_finished = False
+        # A program that ends without calling `finish` has failed.
+        atexit.register(self.finish, "FAILED")
+
+    def _add(self, records: Sequence[Record]) -> None:
+        self._writer.add(records)
+
+    def describe(self) -> list[str]:
+        return [writer.line for writer in self._writers]
+
+    def finish(self, status: Status, *, in_haste: bool = False) -> bool:
+        """Stores the remaining records and the status; see `Tracker`.
+
+        An interrupt ends the wait: the rest is saved in the file, and the status is KILLED.
+        """
+        if self._is_finished:
+            return True
+        self._is_finished = True
+        atexit.unregister(self.finish)
+        try:
+            limit = min(self._finish_timeout_s, _HASTE_S) if in_haste else self._finish_timeout_s
+            # While somebody waits for the end (a scheduler, a person, another process) the limit is of the whole wait.
+            self._writer.flush(limit, while_moving=not in_haste and status != "KILLED")
+        except (Interrupted, KeyboardInterrupt):
+            status = "KILLED"
+            raise
+        finally:
+            # Another signal must not lose what is recorded here.
+            with current().deferring():
+                is_kept = self._end(status, self._writer.abandon())
+                for writer in self._writers:
+                    try:
+                        writer.close(status)
+                    # The run has ended as it has.
+                    except Exception as error:
+                        warn(f"{writer.line}: could not be closed: {reason(error)}")
+        return is_kept
+
+    def _end(self, status: Status, remaining: list[Record]) -> bool:  # noqa: ARG002 - the one with a store needs them
+        """Records the status in a store; returns whether nothing is lost."""
+        return True

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from runner.checkpoint.arguments import key_of
+from runner.checkpoint.runs import SavedRun
 from runner.cluster import lifecycle as processes
 from runner.cluster.membership import membership
 from runner.cluster.team import current as current_team
@@ -80,11 +81,11 @@ def with_config(content: dict[str, object]) -> Path:
 
 
 def open_run(
-    config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "", resume_run_id: str | None = None
+    config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "", continued: SavedRun | None = None
 ) -> Tracker:
     """Starts a tracked run with `listed_params` of the config; `content` is the same resolved.
 
-    A run whose name has a prefix is not a training run. `resume_run_id` is the run to continue; None: a new run.
+    A run whose name has a prefix is not a training run. `continued` is the run that goes on; None: a new run.
     """
     options = choices()
     typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
@@ -102,13 +103,14 @@ def open_run(
         tags,
         config=dict(flatten(content)),
         description=f"`{command}`",
+        identity=config.name or (continued.id if continued else ""),
         metrics={} if prefix else directions,
     )
     sweep = membership()
     if sweep is not None:
         spec = replace(spec, name=sweep.name, tags=tags | sweep.tags(), parent_run_id=sweep.parent_run_id)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    return open_tracker(config.tracking, spec, folder, resume_run_id=resume_run_id)
+    return open_tracker(config.tracking, spec, folder, resume_run_id=continued.tracking_id if continued else None)
 
 
 def listed_params(

@@ -23,6 +23,7 @@ from runner.host.late import late
 from runner.host.outputs import quiet_native_log, spared
 from runner.task.base import DataSpec, Evaluation, Report
 from runner.tracking import Tracker
+from runner.tracking.location import MLFLOW
 from runner.train import loop
 from runner.train.display import result_table, shown
 from runner.train.export.signature import Served
@@ -100,7 +101,7 @@ def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
                 write(folder / name)
                 tracker.log_artifact(folder / name)
     config = outcome.config
-    if config.trainer.log_model and config.tracking.name != "none":
+    if config.trainer.log_model and MLFLOW in config.tracking.writers:
         _log_model(outcome, tracker, folder)
 
 

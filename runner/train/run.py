@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.checkpoint import attempts, manifest, resume, runs, stopping
 from runner.checkpoint.arguments import folder_of
+from runner.checkpoint.metric_history import NewPoints
 from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import Saver, take_state
@@ -47,7 +48,6 @@ from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
-from runner.tracking.base import NewPoints
 from runner.tracking.records import figure_tags
 from runner.train import feed, lines, loop, profile
 from runner.train.display import Display
@@ -124,14 +124,13 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
         config = replace(config, trainer=trainer, optimizer=optimizer)
         length = lengths.run_length(config, data.train.size, task.tokens)
         # A named run that died before its first checkpoint is continued in the tracking store.
-        run_id = None
+        continued = None
         if previous is not None:
             resume.check_unfinished(previous, length, task)
-            run_id = previous.resumed_run_id
+            continued = None if previous.branches else previous.run
             say(previous.describe_position(length))
         elif config.name is not None:
-            begun = runs.begun(folder_of(trainer.checkpoint.folder) / config.name)
-            run_id = None if begun is None else begun.tracking_id
+            continued = runs.begun(folder_of(trainer.checkpoint.folder) / config.name)
         spec = DataSpec(task.arrays, task)
 
         def verified() -> Verdict | None:
@@ -154,7 +153,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
         with workers.Workers(config.dataset) as readers, ExitStack() as until_recorded:
             # ------------------------------------------------------------------ the record
             ready = verdict = None
-            if previous is not None or run_id is not None:
+            if previous is not None or (continued is not None and continued.tracking_id):
                 # A rejected resume leaves the record as it was, and a verification or an engine may reject it. A
                 # new run that fails here is to have a record.
                 with limits.explained(config.mesh):
@@ -164,7 +163,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                     ready = built()
             with required(folder):
                 (folder / "config.yaml").write_text(yaml_text)
-            opening = partial(open_run, config, content, invocation.command("runner"), resume_run_id=run_id)
+            opening = partial(open_run, config, content, invocation.command("runner"), continued=continued)
             tracker = until_recorded.enter_context(recorded(_tracker(opening), console))
             until_recorded.enter_context(limits.explained(config.mesh))
 
@@ -266,7 +265,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             stop.raise_if_requested()
             if result.steps < length.total:
                 say(result.ended)
-            tracker.set_tags({ENDED: result.ended})
             speed = {"throughput/input_wait": result.meter.input_wait}
             peak = tokens.peak_gflops(config.plan, mesh.device_kind(config.mesh), config.engine.precision)
             mfu = None
@@ -279,7 +277,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 mfu = utilization(plan_config, counted, result.meter.rate)
             if mfu is not None:
                 speed["throughput/model_flop_utilization"] = mfu
-            tracker.set_tags(figure_tags(speed))
+            tracker.set_tags({ENDED: result.ended, **figure_tags(speed)})
             if journal is not None and len(journal.attempts()) > 1:
                 tracker.set_tags({attempts.TAG: attempts.causes(journal.attempts())})
             outcome = Outcome(config, engine, splits, result, length, measures, mfu, data.encoding)

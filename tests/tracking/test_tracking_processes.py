@@ -20,7 +20,7 @@ tracker = open_tracker(TrackingConfig(uri=uri, experiment="tests"), RunSpec(end,
 for step in range(10):
     tracker.log_metrics(step, {"loss": float(step)})
 if end == "die":
-    tracker.flush(30)
+    tracker._writer.flush(30)
     os._exit(9)
 if end != "leave":
     tracker.finish("FINISHED")

@@ -170,7 +170,7 @@ def hydras(overrides: list[str]) -> DictConfig:
     "overrides",
     [
         [f"tracking.uri='{URI}'"],
-        [f"++tracking={{name: mlflow, uri: '{URI}', experiment: x}}"],
+        [f"++tracking={{writers: [mlflow], uri: '{URI}', experiment: x}}"],
         [f"tracking.uri='{URI}'", "hydra/sweeper=optuna", f"hydra.sweeper.storage='{URI}'"],
     ],
 )

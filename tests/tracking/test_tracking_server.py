@@ -25,11 +25,11 @@ def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(
     for step in range(400):
         tracker.log_metrics(step, {"loss": step / 8})
         if step == 100:
-            assert tracker.flush(30)
+            assert tracker._writer.flush(30)
         if step == 200:
             server.kill()  # with a batch on its way, perhaps
     tracker.log_artifact(page)
-    assert not tracker.flush(3)
+    assert not tracker._writer.flush(3)
     for step in range(400, 600):
         tracker.log_metrics(step, {"loss": step / 8})
     server.start()
@@ -56,7 +56,7 @@ def test_what_a_dead_server_missed_lies_in_the_runs_file_and_is_stored_by_sync(
     for step in range(300):
         tracker.log_metrics(step, {"loss": step / 8})
         if step == 99:
-            assert tracker.flush(30)
+            assert tracker._writer.flush(30)
     server.kill()
     tracker.log_artifact(page)
     tracker.set_tags({"note": "late"})

@@ -66,7 +66,7 @@ def test_the_variable_is_named_where_it_gives_the_uri(monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match=r"^MLFLOW_TRACKING_URI=ftp://ann:\*\*\*@host:"):
         location.check(TrackingConfig())
     location.check(TrackingConfig(uri="sqlite:///runs.db"))
-    location.check(TrackingConfig(name="none"))
+    location.check(TrackingConfig(writers=[]))
 
 
 def test_a_folder_of_files_passes_where_mlflow_is_told_to_take_one(monkeypatch: pytest.MonkeyPatch) -> None:

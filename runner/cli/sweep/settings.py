@@ -58,7 +58,7 @@ class Settings:
     @property
     def is_recorded(self) -> bool:
         """Whether the jobs are runs in MLflow."""
-        return self.module in _RECORDED_MODULES and self.tracking.name != "none"
+        return self.module in _RECORDED_MODULES and location.MLFLOW in self.tracking.writers
 
 
 def checked(config: DictConfig) -> Settings:

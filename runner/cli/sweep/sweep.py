@@ -30,7 +30,6 @@ from runner.layout.mesh import size
 from runner.plan.checks.run import convert
 from runner.tracking import start
 from runner.tracking.base import RunSpec, Status
-from runner.tracking.location import environment_tags
 from runner.tracking.mlflow_setup import reason, warn
 from runner.tracking.records import clean_tags
 from runner.tracking.start import mark_dead_runs
@@ -96,7 +95,7 @@ def open_parent(settings: Settings, arguments: Sequence[str]) -> Parent:
     with contextlib.suppress(Exception):  # housekeeping must not stop a sweep
         mark_dead_runs(store, warn)
     params = {key.lstrip("+"): values for key, values in settings.varied.items()}
-    spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **environment_tags(), **settings.tracking.tags})
+    spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags})
     command = shlex.join(["python", "-m", settings.module, *arguments])
     if settings.group.resume is None:
         run_id = start.create(store, replace(spec, description=f"`{command}`"), project_root())

@@ -5,7 +5,9 @@ Single values come first, then each group, then what spans groups.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
@@ -37,6 +39,8 @@ else:
     # It imports NumPy, which `--help` and most config errors do without.
     hub = late("runner.model.hub.check")
 
+# The packages of writers beside MLflow; each has an extra of the writer's name.
+_WRITER_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 
 # conf/optimizer and conf/trainer/default.yaml refer to these resolvers, which OmegaConf calls when the value
 # is first read.
@@ -88,6 +92,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_trainer.check(config.trainer, config.task.name, counts_tokens=task.entry(config.task).counts_tokens)
     trainer = checks_trainer.with_metrics(config.trainer, directions, step_metrics)
     checks_trainer.with_plateau_metric(config.optimizer, trainer, directions, step_metrics)
+    _check_writers(config.tracking.writers)
     location.check(config.tracking)
     if config.tracking.uri is not None:
         # A recorded URI has `***` for its password; only a typed one reveals it.
@@ -100,6 +105,14 @@ def check(config: RunConfig) -> RunConfig:
         # A plan for other hardware evaluates nothing, and the default may not fit a large mesh.
         _check_batch("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
     return config
+
+
+def _check_writers(names: Iterable[str]) -> None:
+    for name in names:
+        package = _WRITER_PACKAGES.get(name)
+        if package and find_spec(package) is None:
+            problem = f"needs {package}, which is not installed"
+            raise invalid("tracking.writers", f"[{name}]", problem=problem, fix=f"pip install -e '.[{name}]'")
 
 
 def _check_name(resume: str | None, name: str | None, *, saves: bool) -> None:

@@ -53,7 +53,7 @@ def test_the_first_start_begins_and_a_later_one_continues_from_the_last_checkpoi
     saved(tmp_path, 10, 20)
     previous = resume.open_previous(config, CONTENT, locks)
     assert previous is not None
-    assert (previous.checkpoint.step, previous.resumed_run_id) == (20, "aaaa")
+    assert (previous.checkpoint.step, previous.run.tracking_id) == (20, "aaaa")
     assert not previous.branches
 
 

@@ -123,7 +123,6 @@ def test_a_branch_is_a_new_run_and_its_origin_is_unchanged(
 ) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     origin, tracker = previous(held, branch=f"{folder}@10"), Tracked("bbbb")
-    assert origin.resumed_run_id is None
     assert saved(folder, origin, tracker, monkeypatch) == folder.parent / "bbbb"
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     record = files.read_json(folder.parent / "bbbb" / "run.json", 10_000)

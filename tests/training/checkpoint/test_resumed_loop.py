@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.checkpoint import stopping, storage
-from runner.checkpoint.metric_history import measured
+from runner.checkpoint.metric_history import NewPoints, measured
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver, take_state
@@ -21,7 +21,6 @@ from runner.engine.common import Engine
 from runner.errors import ConfigError, EngineError, Interrupted
 from runner.host.signals import StopRequest
 from runner.tracking import Tracker
-from runner.tracking.base import NewPoints
 from runner.train import loop
 from runner.train.display import Display
 from runner.train.profile import Profiler
