@@ -4,7 +4,7 @@
 #   NVIDIA GPUs:  docker build -t mesh-runner:cuda --build-arg EXTRAS=cuda .
 #
 #   docker run --rm -v "$PWD:/work" mesh-runner runner mesh=single dataset=digits
-#   docker run --rm --gpus all -v "$PWD:/work" mesh-runner:cuda runner mesh=data dataset=digits
+#   docker run --rm --gpus all -v "$PWD:/work" mesh-runner:cuda runner engine=jax mesh=data dataset=digits
 #
 # The CUDA libraries are Python wheels, so both images have the same base; `--gpus` needs NVIDIA's container toolkit.
 FROM python:3.12-slim

@@ -46,7 +46,7 @@ def extras_of(command: Command) -> set[str]:
     return {EXTRA_OF[option] for option in options if option in EXTRA_OF}
 
 
-SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
+SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e \.\[(test|jax)\] && ")
 OTHERS = (
     *("uv", "pip", "eval", "runner", "srun", "mpirun", "torchrun", "mlflow", "sudo", "export", ".venv/bin/mlflow"),
     *("python3", "cd", "source", "docker", "kubectl", "curl", "if"),
@@ -240,7 +240,7 @@ def test_readme_is_short_and_has_the_commands_of_ci() -> None:
     text = pages.path_of(pages.README).read_text()
     assert len(text.splitlines()) <= 120
     venv = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e"
-    assert f"\n{venv} . && .venv/bin/python -m runner mesh=batch8 model=mlp\n" in text
+    assert f"\n{venv} '.[jax]' && .venv/bin/python -m runner mesh=batch8 model=mlp\n" in text
     # The same expression as in .ci/run.
     test_commands = re.findall(r"^(python3 -m venv .*pytest)$", text, flags=re.M)
     assert test_commands == [f"{venv} '.[test]' && .venv/bin/python -m pytest"]
@@ -252,9 +252,9 @@ def test_readmes_commands_need_no_extra_that_it_does_not_install() -> None:
     (first, *others) = pages.commands(pages.README)
     setup = SETUP.match(" ".join(first.words))
     assert setup
-    assert setup[1] == "."  # no extras; the commands of the tour run after it
+    assert setup[1] == "jax"  # both engines; the commands of the tour run after it
     commands = [first, *(command for command in others if not command.needs)]
-    assert [str(command) for command in commands if extras_of(command)] == []
+    assert [str(command) for command in commands if not extras_of(command) <= {"jax"}] == []
     assert composing.composed([])[0].engine.name != "jax"
     assert extras_of(pages.command_of(["python", "-m", "runner", "engine=keras_dtensor,jax"])) == {"jax"}
     assert extras_of(pages.command_of(["python", "-m", "runner", "experiment=jax_guide"])) == {"jax"}
