@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -10,11 +9,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
-from runner.checkpoint.arguments import KEYS, MULTIRUN
-from runner.config import hydra_keys, short_keys, texts
-from runner.config.search_path import FLAG, NAME_FLAG, folders
-from runner.errors import ConfigError, did_you_mean, shown
+from runner.checkpoint.arguments import MULTIRUN
+from runner.config import hydra_keys, search_path, short_keys
+from runner.config.search_path import FLAG, NAME_FLAG
+from runner.config.texts import kept, short, unreadable
+from runner.errors import ConfigError, did_you_mean
 from runner.host.session import command_module
+from runner.plan.checks import suggestions
 
 _RUNNING_FLAGS = ("--version", "--resolve", "--run", "-r", *MULTIRUN)
 # Flag -> its values; none: any text. Hydra's --experimental-rerun is left out: it would unpickle a file.
@@ -32,8 +33,6 @@ _OF_PRINTING = ("--resolve", "--package", "-p")
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
 # Of a file, whose name has 255 bytes at most, without its `.yaml`.
 _LONGEST_NAME = 250
-_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
-_SLICED = re.compile(r"\w+\[[^']*\][^']*")
 
 
 def arranged(arguments: Sequence[str]) -> list[str]:
@@ -49,7 +48,8 @@ def arranged(arguments: Sequence[str]) -> list[str]:
             raise ConfigError(f"{flag}: needs --cfg; add --cfg job")
     is_multirun = not set(MULTIRUN).isdisjoint(flags)
     module = command_module()
-    overrides = [texts.kept(short_keys.typed_argument(text, module)) for text in overrides]
+    _check_spaces(overrides)
+    overrides = [kept(short_keys.typed_argument(text, module)) for text in overrides]
     parser = OverridesParser.create()
     for text in overrides:
         try:
@@ -60,7 +60,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         if not key:
             raise ConfigError(f"'{short(text)}': has no key; write key=value")
         _check_length(text, key)
-        if is_group(key):
+        if search_path.is_group(key):
             _check_options(override, text)
         if key == "hydra" or key.startswith(("hydra.", "hydra/")):
             hydra_keys.check(text, override, is_multirun=is_multirun)
@@ -91,7 +91,11 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             flags.append(argument)
         else:
             long_flags = [flag for flag in FLAGS if flag.startswith("--")]
-            raise ConfigError(f"{argument}: unknown flag; {did_you_mean(name, long_flags, 'see --help')}")
+            fix = did_you_mean(name, long_flags, "see --help")
+            meant = suggestions.for_key(name.lstrip("-").replace("-", "_"), value or next(rest, "..."))
+            if meant:
+                fix = f"keys have no dashes: {meant}"
+            raise ConfigError(f"{argument}: unknown flag; {fix}")
     return flags, overrides
 
 
@@ -104,15 +108,6 @@ def _check_value(flag: str, value: str) -> None:
     _check_length(f"{flag} {value}", Path(value).name)
     if _LONG_FORM.get(flag, flag) == FLAG and not Path(value).is_dir():
         raise ConfigError(f"{flag} {value}: must be an existing folder; name one that has groups, as conf has")
-
-
-def is_group(key: str) -> bool:
-    """Returns whether a key is that of a config group: by its form, or because there is such a folder."""
-    if "/" in key:
-        return True
-    if "." in key or key in KEYS:
-        return False
-    return any((folder / key).is_dir() for folder in folders())
 
 
 def _check_length(text: str, name: str) -> None:
@@ -136,24 +131,17 @@ def _check_options(override: Override, text: str) -> None:
         path = PurePosixPath(str(name).replace("\\", "/"))
         if ".." in path.parts or path.is_absolute():
             problem = "must be an option in the folder of the group, not a path that leaves it"
-            fix = "put options of your own into a folder, and name it with --config-dir"
-            raise ConfigError(f"{short(text)}: {problem}; {fix}")
+            _, fix = suggestions.for_option(override.key_or_group, str(name))
+            otherwise = "put options of your own into a folder, and name it with --config-dir"
+            raise ConfigError(f"{short(text)}: {problem}; {fix or otherwise}")
 
 
-def unreadable(text: str) -> ConfigError:
-    """Returns the error of an override that Hydra's grammar rejects.
-
-    A value with brackets inside, as the split `train[:5000]`, needs quotes of its own.
-    """
-    key, equals, value = text.partition("=")
-    fix = "write key=value, lists as [a,b]"
-    name = key.lstrip("+~")
-    if equals and value and _NAME.fullmatch(name):
-        example = value if _SLICED.fullmatch(value) else "..."
-        fix += f", and a value with other signs in quotes for Hydra and the shell: \"{name}='{example}'\""
-    return ConfigError(f"'{short(text)}': can't be parsed as an override; {fix}")
-
-
-def short(text: str) -> str:
-    """Returns a text as a line can show it."""
-    return shown(" ".join(text.split()))
+def _check_spaces(overrides: Sequence[str]) -> None:
+    """Rejects `mesh = batch8`, which is three arguments, each of which would be another mistake."""
+    for before, text, after in zip(["", *overrides], overrides, [*overrides[1:], ""], strict=False):
+        parts = [before, text, after if text == "=" else ""]
+        if not text.startswith("="):
+            parts = [text, after if text.endswith("=") and "=" not in after else ""]
+        typed = " ".join(filter(None, parts))
+        if typed != text:
+            raise ConfigError(f"{short(typed)}: has a space beside the =; write {short(''.join(parts))}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from runner.config.values import assignment, default_or_example, fix_of
+from runner.config.fields import constraint_of
+from runner.config.values import assignment, default_or_example, fix_of, problem_of
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
 
 Typed = TypeVar("Typed")
@@ -86,7 +88,10 @@ def unknown_key(key: str, known: Iterable[str], of: str = "") -> ConfigError:
     """Returns the error for a dotted key that a group, or what `of` names, lacks beside the known ones."""
     group, _, name = key.rpartition(".")
     names = list(known)
-    return ConfigError(f"{key}: unknown key ({of or group} has {listed(names)}); {did_you_mean(name, names)}")
+    # A command without a config has keys without a group.
+    owner = of or group or "the command"
+    fix = did_you_mean(name, names) if of or group else did_you_mean(name, names, "see --help")
+    return ConfigError(f"{key}: unknown key ({owner} has {listed(names)}); {fix}")
 
 
 @cache
@@ -193,6 +198,11 @@ def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> Con
     # A field without a default or an example gets an example of its type.
     if default_or_example(spec) is None and misfit.key == field_key:
         fix = f"set {field_key}={_example(misfit.kind)}"
+    if isinstance(misfit.value, list) and misfit.key == field_key:
+        with suppress(ValueError, OverflowError):
+            for entry in misfit.value:
+                _scalar(misfit.kind, entry)
+            fix = f"to run each, type -m {field_key}={shown(misfit.value)[1:-1]}"
     return misfit.as_error(fix)
 
 
@@ -200,14 +210,24 @@ def _no_keys(kind: type, value: object, key: str) -> ConfigError:
     """Returns the error for a value that must be a mapping with certain keys."""
     # In YAML, the entries of `options` are written next to the others.
     names = [name for name in fields_of(kind) if name != "options"]
+    fix = f"write {key}.{_likely_entry(kind, value)}"
     if key.endswith("]"):
         fix = f"write {{{names[0]}: ...}} there"
-    elif value is None:
-        fix = f"write {key}.{names[0]}=..."
-    else:
-        # Most likely the value of the first key.
-        fix = f"write {key}.{names[0]}={shown(value)}"
     return invalid(key, value, problem=f"must be a mapping with the keys {', '.join(names)}", fix=fix)
+
+
+def _likely_entry(kind: type, value: object) -> str:
+    """Returns the first key of a mapping that takes a value, with it; else the first one with an example, or any."""
+    specs = fields_of(kind)
+    for name, spec in specs.items():
+        with suppress(_MisfitError, ConfigError):
+            typed = _converted(_types_of(cast("Hashable", kind))[name], value, name, strict=True)
+            is_scalar = isinstance(typed, str | int | float)
+            if is_scalar and problem_of(typed, constraint_of(spec)) is None:
+                return f"{name}={shown(value)}"
+    examples = {name: default_or_example(spec) for name, spec in specs.items()}
+    name = next((name for name in examples if examples[name] is not None), next(iter(specs)))
+    return f"{name}={shown(examples[name])}"
 
 
 def type_in_words(kind: Any) -> str:

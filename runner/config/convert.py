@@ -12,15 +12,13 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from runner.config import options, texts
 from runner.config.build import build, check_type, fields_of, unknown_key
 from runner.config.schema import MeshConfig, RunConfig, TrackingConfig
+from runner.config.search_path import KEYS_WITHOUT_GROUP
 from runner.config.values import leaves
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import secrets
 
-# Keys of the command line that are in no group.
-_KEYS_WITHOUT_GROUP = ("resume", "name", "branch", "run")
-
 _GROUPS = {
-    spec.name: cast("type", spec.default_factory) for spec in fields(RunConfig) if spec.name not in _KEYS_WITHOUT_GROUP
+    spec.name: cast("type", spec.default_factory) for spec in fields(RunConfig) if spec.name not in KEYS_WITHOUT_GROUP
 }
 
 # OmegaConf's mark of a value that must be set.
@@ -34,10 +32,10 @@ def typed_config(composed: DictConfig) -> RunConfig:
       ConfigError: an unknown key, a missing value or a wrong type.
     """
     for key in composed:
-        if key not in _GROUPS and key not in _KEYS_WITHOUT_GROUP:
+        if key not in _GROUPS and key not in KEYS_WITHOUT_GROUP:
             raise _unknown_group(str(key), composed)
     content = {name: convert_group(name, composed) for name in _GROUPS}
-    for key in _KEYS_WITHOUT_GROUP:
+    for key in KEYS_WITHOUT_GROUP:
         if OmegaConf.is_missing(composed, key):
             _check_missing(_MISSING, f"{key}.")
         try:
@@ -140,7 +138,7 @@ def resolved(composed: DictConfig, mesh: MeshConfig, uri: str | None) -> dict[st
     """Returns the composed config as plain values, with the mesh and the URI of the store of the checked one."""
     content = _plain(composed)
     # These made the config, and are not part of what it computes.
-    for key in ("experiment", "sweep", *_KEYS_WITHOUT_GROUP):
+    for key in ("experiment", "sweep", *KEYS_WITHOUT_GROUP):
         content.pop(key, None)
     content["mesh"] |= {"axes": dict(mesh.axes), "device": mesh.device}
     # The typed URI has no password, which the composed one may have by an interpolation.
@@ -165,3 +163,14 @@ def flatten(content: object, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield from flatten(value, inner_prefix)
     else:
         yield prefix, content
+
+
+def key_paths(config: DictConfig, prefix: str = "") -> list[str]:
+    """Returns every dotted key of a config, groups and leaves."""
+    paths = []
+    for name in map(str, config):
+        paths.append(f"{prefix}{name}")
+        has_no_keys = OmegaConf.is_missing(config, name) or OmegaConf.is_interpolation(config, name)
+        if not has_no_keys and isinstance(config[name], DictConfig):
+            paths += key_paths(config[name], f"{prefix}{name}.")
+    return paths

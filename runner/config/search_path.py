@@ -26,6 +26,9 @@ NAME_FLAG = "--config-name"
 KEY = "hydra.searchpath"
 PRIMARY = "config"
 
+# Keys of the command line that are in no group.
+KEYS_WITHOUT_GROUP = ("resume", "name", "branch", "run")
+
 # Hydra's provider of the program's own folder.
 _MAIN = "main"
 
@@ -141,6 +144,15 @@ def folders() -> list[Path]:
             # Of several such overrides, Hydra takes the first.
             break
     return found
+
+
+def is_group(key: str) -> bool:
+    """Returns whether a key is that of a config group: by its form, or because there is such a folder."""
+    if "/" in key:
+        return True
+    if "." in key or key in KEYS_WITHOUT_GROUP:
+        return False
+    return any((folder / key).is_dir() for folder in folders())
 
 
 def options(group: str) -> list[str]:

@@ -15,22 +15,26 @@ ROWS: list[tuple[str, ...]] = [
     ("engine=jax  engine.state=master", "engine.state=master", "set engine.precision=bfloat16 too"),
     # Groups, options and keys.
     ("plan.gflops=0", "plan.gflops=0.0", "must be above 0"),
-    ("plan.gflop=3", "did you mean plan.gflops?"),
-    ("mesh=batch9", "mesh=batch9", "options of mesh: batch1_model1, batch2", "any size works: mesh.axes.batch=9"),
+    ("plan.gflop=3", "did you mean plan.gflops=3?"),
+    ("mesh=batch9", "mesh=batch9", "options of mesh: batch1_model1, batch2", "mesh.axes.batch=9 mesh.cpu_devices=9?"),
     (f"dataset={'x' * 300}", "dataset=xxx", "has a name of more than 250 bytes; check its spelling"),
     (f"mesh={'x' * 200}", "mesh=xxx", "unknown option", "options of mesh: batch1_model1, batch2"),
-    ("experiment=nope", "experiment=nope", "choose one, as experiment="),
+    ("experiment=nope", "experiment=nope", "see python -m runner --help experiment"),
     ("nosuch=1", "nosuch=1", "groups: advise, branch, cluster, dataset"),
-    ("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs?"),
+    ("optimizer.momentum=1", "set optimizer=rmsprop or sgd, which have it"),
+    ("trainer.batch_size=1", "did you mean dataset.batch_size=1?"),
+    ("layout=fsdpp", "did you mean layout=fsdp?"),
+    ("hydra.job.chdir=maybe", "hydra.job.chdir=maybe: Value 'maybe' is not a valid bool"),
+    ("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs=2?"),
     ("+trainer.epoch=2", "trainer.epoch", "unknown key", "did you mean epochs?"),
     ("dataset=arrays  dataset.augment.flip=up", "dataset.augment.flip=up", "invalid literal"),
     ("+nosuch=1", "nosuch=1", "groups are engine, mesh"),
     ("layout.rules.0.match=x", "layout.rules.0.match=x", "layout.rules is a list"),
-    ("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden?"),
+    ("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden=[3]?"),
     # The grammar of overrides, and types.
     ("trainer.epochs", "'trainer.epochs'", "write key=value"),
     ("trainer.epochs=[1", "'trainer.epochs=[1'", "lists as [a,b]"),
-    ("mesh=null", "mesh=null", "must be a string"),
+    ("mesh=null", "mesh=null", "must be the name of an option"),
     ("~mesh", "mesh=null", "leave mesh out to use the default"),
     ("+optimizer=sgd", "optimizer=sgd", "Multiple values for optimizer"),
     ("mesh.axes=8", "mesh.axes=8", "must be a mapping from names to integers; set mesh.axes={batch:8}"),
@@ -127,7 +131,7 @@ ROWS: list[tuple[str, ...]] = [
         "trainer.evaluate_every_steps=5  trainer.evaluate_every=2",
         "one interval, but trainer.evaluate_every=2 is set too",
     ),
-    ("trainer.max_steps=5", "trainer.max_steps=5", "did you mean trainer.steps?"),
+    ("trainer.max_steps=5", "trainer.max_steps=5", "did you mean trainer.steps=5?"),
     ("trainer.accumulate_steps=2", "engine=keras_dtensor does not support it", "set engine=jax"),
     # Command lines.
     ("=5", "'=5':", "has no key"),
@@ -136,9 +140,9 @@ ROWS: list[tuple[str, ...]] = [
     ("~nope", "~nope:", "does not exist"),
     ("~mesh=batch2", "~mesh=batch2:", "No match in the defaults list"),
     ("+trainer.epochs=2", "+trainer.epochs=2:", "already at"),
-    ("trainer.epochs=1,2", "trainer.epochs=1,2:", "add -m"),
+    ("trainer.epochs=1,2", "trainer.epochs=1,2:", "type -m trainer.epochs=1,2"),
     ("mesh=../../etc/passwd", "mesh=../../etc/passwd:", "a path that leaves it"),
-    ("mesh=sub/thing", "mesh=sub/thing:", "choose one, as mesh=batch1_model1"),
+    ("mesh=sub/thing", "mesh=sub/thing:", "see python -m runner --help mesh"),
     ("trainer=[a]", "trainer=a:", "unknown option"),
     ("plan=${oc.env:NO_SUCH_VARIABLE}", "plan=${oc.env:NO_SUCH_VARIABLE}:", "resolving interpolation"),
     # Hydra's own keys and flags.
@@ -213,3 +217,18 @@ VALID = [
     "sweep.metric=throughput/step_ms  sweep.direction=minimize",
     "optimizer.clip.value=1e30  optimizer.beta_1=0",
 ]
+
+# What users of other tools type, in lines by what it is. What their errors suggest is typed by one test.
+FOREIGN = """
+dataset=scans.npz | dataset=data/scans.npz | dataset=./scans.parquet | dataset=scans.txt | dataset=scans.arrow
+dataset=data/ | dataset=user_module.load | dataset=cifar100 | dataset=kmnist | dataset=imagenet | dataset=fashion
+optimizer=lion | optimizer=AdamW | optimizer=keras.optimizers.Nadam | optimizer=optax.lion | engine=jax  optimizer=muon
+mesh=4gpus | mesh=4 | mesh=16gpus | mesh=2x4 | mesh=dp2_tp2 | mesh=model2 | mesh=batch2_sequence2
+mesh=gpu | mesh=cpu | mesh=none | mesh = batch8 | mesh= batch8 | mesh  =  batch8 | mesh.axis.batch=4 | gpus=4
+model=user_module.build | model=user_module.py | model=user_module.py:build | task=user_module.loss
+model=cnn | model=transformer | model=gpt2 | model=bert | model=llama | engine=tensorflow | engine=keras
+hardware=rtx4090 | hardware=h100_80g  engine=jax | hardware=a100  engine=jax | cluster=slurm | tracking=off
+layout=ddp | layout=zero3 | layout=tp | strategy=ddp | task=mse | task=classify | task=ner | loss=mse  task=regression
+lr=0.1 | --lr=0.1 | weight_decay=0.1 | epochs=2 | batch_size=[64,128] | dataset.batch_size=64,128 | precision=bf16
+early_stopping=true | trainer.profile=true | trainer.epochz=5 | resume=auto  name=Ann's | tracking.run_name=Ann's
+"""

@@ -1,6 +1,7 @@
 """Every bad input ends with exit code 2 and one line that names the key, the value and the fix."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ from typing import Any
 import pytest
 
 from tests import forks
-from tests.config.refusal_rows import ROWS, VALID
+from tests.config.refusal_rows import FOREIGN, ROWS, VALID
 from tests.refusals import assert_refused, refuse_all, without_libraries
 
-# `set key=value` at the beginning of a fix, or `add +key=value`.
-SUGGESTED = re.compile(r"(?:set|add) \"?(\+?[\w./]+)=('[^']*'|[^ ,\"]+(?:,[^ ,\"]+)*)")
+# An override within a fix: in quotes for the shell, or plain.
+SUGGESTED = re.compile(
+    r"""(?:("[^"]+=[^"]*"|'[^"]+="[^']*)|(?<![\w.=])(\+?[a-z_][\w./]*=(?:'[^']*'|[^\s,;?"]+(?:,[^\s,;?"]+)*)))"""
+)
 USER_MODULE = """
 import no_such_package_that_only_an_import_would_find
 
@@ -56,37 +59,56 @@ def test_what_only_looks_alike_passes(line: str, answers: Answers) -> None:
     assert (answers[line]["code"], answers[line]["err"]) == (0, "")
 
 
-def suggestion(err: str) -> str | None:
-    """Returns the override that an error suggests to set, as Hydra gets it; None: it is no override to try."""
-    _, _, fix = err.strip().rpartition("; ")
-    match = SUGGESTED.match(fix)
-    if match is None:
-        return None
-    key, value = match[1], match[2].strip("'")
-    is_whole = value.count("[") == value.count("]") and value.count("{") == value.count("}")
-    is_example = any(part in value for part in ("...", "<", "package.", "my_project", "value"))
-    return None if is_example or not is_whole else f"{key}={value}"
+def suggestions(err: str) -> list[list[str]]:
+    """Returns the overrides that an error suggests, as Hydra gets them: one list for each of its alternatives."""
+    alternatives = []
+    for fix in re.split(r",? or |, and for a list ", err.strip().partition("; ")[2]):
+        found = [shlex.split(quoted)[0] if quoted else plain for quoted, plain in SUGGESTED.findall(fix)]
+        is_example = any(sign in one for one in found for sign in ("...", "<", "package.", "my_project", "value"))
+        if found and not is_example:
+            alternatives.append([one.partition(",")[0] if "type -m" in fix else one for one in found])
+    return alternatives
 
 
 @pytest.mark.nightly
 def test_what_an_error_suggests_is_accepted(answers: Answers, tmp_path: Path) -> None:
-    """A suggestion is not what was typed. One for the same key ends its problem, and may show the next one."""
-    errors: dict[tuple[str, ...], str] = {}
-    for line, answer in answers.items():
-        override = suggestion(answer["err"])
-        if override is None:
-            continue
-        key = override.lstrip("+").partition("=")[0]
-        given = {argument: argument.lstrip("+~").partition("=")[0] for argument in line.split("  ")}
-        assert [one for one, its in given.items() if its == key][-1:] != [override], answer["err"]
-        # Of Hydra's keys, -m and cluster=local, an accepted one would start processes.
-        starts = key.startswith("hydra") or not given.keys().isdisjoint(("-m", "cluster=local"))
-        if answer["err"].startswith(f"error: {key}=") and not starts:
-            errors[*(one for one, its in given.items() if its != key), override] = answer["err"]
+    """Each suggestion is typed in place of the argument that the error names, and of those with its keys.
+
+    It is accepted, or has another problem, which an error could not know. What is suggested for names of other tools
+    is accepted at once.
+    """
     (tmp_path / "user_module.py").write_text(USER_MODULE)
-    for before, result in zip(errors.values(), refuse_all(list(errors), tmp_path), strict=True):
-        problem, _, _ = before.partition(": ")[2].partition(": ")[2].rpartition("; ")
-        assert result["reached"] or problem not in result["err"], f"{before}and then {result['err']}"
+    (tmp_path / "data").mkdir()
+    for name in ("data/scans.npz", *(f"scans.{kind}" for kind in ("npz", "parquet", "txt", "arrow"))):
+        (tmp_path / name).touch()
+    foreign = [line.strip() for line in re.split(r"[|\n]", FOREIGN) if line.strip()]
+    errors = {line: answer["err"] for line, answer in answers.items() if answer["err"]}
+    refused = refuse_all([line.split("  ") for line in foreign], tmp_path)
+    errors |= {line: answer["err"] for line, answer in zip(foreign, refused, strict=True)}
+    typed: dict[tuple[str, ...], str] = {}
+    leads = set()
+    for line, error in errors.items():
+        named = error.removeprefix("error: ").removeprefix("'")
+        for suggested in suggestions(error):
+            leads.add(line)
+            keys = {one.lstrip("+").partition("=")[0] for one in suggested}
+            kept = [one for one in line.split("  ") if not named.startswith(one)]
+            kept = [one for one in kept if one.lstrip("+~").partition("=")[0] not in keys | {"", "mesh", "batch8"}]
+            # -m, and cluster=local would start processes.
+            if {"-m", "cluster=local"}.isdisjoint(kept) and not any(key.startswith("hydra") for key in keys):
+                typed[*kept, *suggested] = line
+    results = dict(zip(typed, refuse_all(list(typed), tmp_path), strict=True))
+    wrong = []
+    for one, line in typed.items():
+        problem, _, _ = errors[line].partition(": ")[2].partition(": ")[2].partition("; ")
+        is_fine = results[one]["reached"] or (line not in foreign and problem not in results[one]["err"])
+        # This machine has no scheduler, and the command that is typed trains.
+        if not is_fine and not any(
+            said in results[one]["err"] for said in ("no scheduler", "is required", "plans for")
+        ):
+            wrong.append(f"{errors[line]}then typed: {' '.join(one)}\n{results[one]['err']}")
+    assert not wrong, "\n".join(wrong)
+    assert not set(foreign) - leads, "these lead nowhere"
 
 
 def _run(folder: Path, *words: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -83,12 +83,12 @@ def test_an_own_option_hides_the_programs_and_an_own_config_does_not(project: Pa
 
 
 MISTAKES = {
-    "experiment=mine model.widht=8": "keys of model: _target_, width); did you mean model.width?",
-    "--config-dir options experiment=other trainer.epochz=8": "did you mean trainer.epochs?",
+    "experiment=mine model.widht=8": "keys of model: _target_, width); did you mean model.width=8?",
+    "--config-dir options experiment=other trainer.epochz=8": "did you mean trainer.epochs=8?",
     "experiment=no_yaml": "no_yaml.yaml, line 3: invalid YAML",
     "experiment=no_key": "trainer.epochz: unknown key",
     # What is wrong with an option that is not chosen is in no other's way.
-    "trainer.epochz=3": "did you mean trainer.epochs?",
+    "trainer.epochz=3": "did you mean trainer.epochs=3?",
 }
 
 

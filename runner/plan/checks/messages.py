@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
+from typing import get_origin
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
 from runner.checkpoint.arguments import key_of
-from runner.cli.command_line import is_group, short, unreadable
-from runner.config import search_path
-from runner.errors import ConfigError, did_you_mean, in_one_line, listed
+from runner.config import search_path, short_keys, texts
+from runner.config.compose import compose
+from runner.config.convert import key_paths
+from runner.config.search_path import is_group
+from runner.config.texts import short, unreadable
+from runner.errors import ConfigError, in_one_line, listed
 from runner.host.outputs import caused_by_disk, unwritable
+from runner.plan.checks import suggestions
+from runner.plan.checks.run import convert
 
-# What other tools of the field call a key, or an option -> ours. The nearest spelling is no help for these.
-_ALIASES = {
-    "lr": "optimizer.learning_rate",
-    "wd": "optimizer.weight_decay",
-    "seed": "trainer.seed",
-    "max_epochs": "trainer.epochs",
-    "max_steps": "trainer.steps",
-    "bs": "dataset.batch_size",
-    "accumulate_grad_batches": "trainer.accumulate_steps",
-    "gradient_accumulation_steps": "trainer.accumulate_steps",
-    "clip_norm": "optimizer.clip.global_norm",
-    "devices": "mesh.axes.batch",
-    "dtype": "engine.precision",
-    "layout=ddp": "layout=replicated",
-    "layout=zero": "layout=fsdp",
-    "layout=zero3": "layout=fsdp",
-    "layout=tp": "layout=megatron",
-}
+_SEE_HELP = "see python -m runner --help {}"
+_OVERRIDES = re.compile(r" (?=[\w./]+=)")
 
 
 def one_line(error: Exception, arguments: Sequence[str]) -> str:
@@ -66,7 +55,7 @@ def one_line(error: Exception, arguments: Sequence[str]) -> str:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(parent, DictConfig):
         root = parent._get_root()
         assert isinstance(root, DictConfig)
-        return _unknown_key(key, argument, root)
+        return _unknown_key(key, argument, root, arguments)
     if isinstance(parent, ListConfig):
         name = key.partition("[")[0]
         return f"{argument}: {name} is a list; set all of it: {name}=[...]"
@@ -80,13 +69,18 @@ def _of_hydra(text: str, arguments: Sequence[str]) -> str:
     """Returns an error of Hydra's, which has no key, with the argument that it is about, if its text names one."""
     several = re.match(r"Ambiguous value for argument '(.+?)=(.+?)' 1\.", text)
     if several:
-        fix = f"add -m to run each, or write {several[1]}=[{several[2]}] for a list"
+        fix = f"to run each, type -m {several[1]}={several[2]}"
+        kind = texts.kind_at(several[1])
+        if kind is None or get_origin(kind) is list:
+            fix += f", and for a list {several[1]}=[{several[2]}]"
         return f"{several[1]}={several[2]}: has several values, and one run takes one; {fix}"
     for argument in arguments:
         key, _, value = argument.lstrip("+~").partition("=")
         # Of a group whose value is not a name, Hydra names neither.
         if is_group(key) and value not in search_path.options(key):
-            return f"{short(argument)}: {text}; leave {key} out to get the default"
+            fix = _option_fix(key, value, f"leave {key} out to get the default", arguments)
+            problem = "must be the name of an option" if text.startswith("Config group override") else text
+            return f"{short(argument)}: {problem}; {fix}"
         name = key.rpartition(".")[2]
         if f"'{name}'" in text or re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text):
             return f"{short(argument)}: {text}"
@@ -109,44 +103,65 @@ def _unknown_option(file: str, options: Sequence[str], arguments: Sequence[str])
     typed = [argument for argument in arguments if argument.lstrip("+~").replace("=", "/", 1) == file]
     group, _, option = (typed or ["=".join(file.rsplit("/", 1))])[0].lstrip("+~").partition("=")
     names = [name for name in options if name] or search_path.options(group)
-    alias = _ALIASES.get(f"{group}={option.lower()}")
-    close = [alias] if alias else [f"{group}={name}" for name in get_close_matches(option, names, n=1)]
-    size = re.fullmatch(r"batch([1-9]\d*)", option)
-    if group == "mesh" and size:
-        fix = f"any size works: mesh.axes.batch={size[1]}, on a CPU with mesh.cpu_devices={size[1]}"
-    elif close:
-        fix = f"did you mean {close[0]}?"
-    else:
-        fix = f"choose one, as {group}={next(iter(names), 'default')}"
+    fix = _option_fix(group, option, _SEE_HELP.format(group), arguments)
     return f"{short(f'{group}={option}')}: unknown option (options of {group}: {listed(sorted(names))}); {fix}"
 
 
-def _unknown_key(key: str, argument: str, config: DictConfig) -> str:
-    """Returns the message of a key that the config lacks, with the nearest one that it has."""
+def _unknown_key(key: str, argument: str, config: DictConfig, arguments: Sequence[str]) -> str:
+    """Returns the message of a key that the config lacks, with what to type in place of the argument."""
     known = [path for path in key_paths(config) if key.startswith("hydra.") or not path.startswith("hydra")]
     known = [path for path in known if not key.startswith(f"{path}.")]
     parent, _, name = key.rpartition(".")
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == parent]
     options = search_path.options(parent) if parent else []
     with_key = [option for option in options if name in search_path.readable_content_of(f"{parent}/{option}")]
-    if name in _ALIASES and _ALIASES[name] != key:
-        fix = f"did you mean {_ALIASES[name]}?"
-    elif with_key:
+    _, equals, value = argument.partition("=")
+    found: str | None = suggestions.for_key(name, value)
+    if with_key and (not found or key_of(found) == key):
         fix = f"set {parent}={' or '.join(with_key)}, which {'has' if len(with_key) == 1 else 'have'} it"
     else:
-        close = [f"{parent}.{sibling}" for sibling in get_close_matches(name, siblings, n=1) if parent]
-        same_name = [path for path in known if path.rpartition(".")[2] == name]
-        fix = did_you_mean(key, close or same_name or [path for path in known if "_target_" not in path])
+        if not found:
+            sibling = suggestions.nearest(name, siblings)
+            close = [f"{parent}.{sibling}"] if parent and sibling else []
+            same_name = [path for path in known if path.rpartition(".")[2] == name]
+            any_other = suggestions.nearest(key, [path for path in known if "_target_" not in path])
+            near = next(filter(None, (*close, *same_name, any_other)), None)
+            # What is typed below a misspelled mapping stays: mesh.axis.batch=8.
+            found = near and f"{near}{key_of(argument).removeprefix(key)}{equals}{value}"
+        fix = _key_fix(found, argument, arguments) if found else _SEE_HELP.format(parent).rstrip()
     title = f"keys of {parent}" if parent else "groups"
     return f"{argument}: unknown key ({title}: {listed(sorted(siblings))}); {fix}"
 
 
-def key_paths(config: DictConfig, prefix: str = "") -> list[str]:
-    """Returns every dotted key of a config, groups and leaves."""
-    paths = []
-    for name in map(str, config):
-        paths.append(f"{prefix}{name}")
-        has_no_keys = OmegaConf.is_missing(config, name) or OmegaConf.is_interpolation(config, name)
-        if not has_no_keys and isinstance(config[name], DictConfig):
-            paths += key_paths(config[name], f"{prefix}{name}.")
-    return paths
+def _fix_of(suggestion: str, argument: str, arguments: Sequence[str]) -> str:
+    """Returns what the error suggests that overrides in place of an argument lead to; empty: they are accepted."""
+    typed = [one for one in arguments if not one.startswith("-") and "=" in one and short(one) != argument]
+    suggested = _OVERRIDES.split(suggestion)
+    try:
+        convert(compose([*typed, *short_keys.arranged(suggested)]))
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        of_group = re.split("[.=]", suggested[-1])[0]
+        file = getattr(error, "missing_cfg_file", None)
+        # Any other error is of what was typed beside the argument.
+        if file is None or file.startswith(f"{of_group}/"):
+            line = one_line(error, suggested)
+            return line.partition("; ")[2] if line.startswith(of_group) else ""
+    return ""
+
+
+def _key_fix(suggestion: str, argument: str, arguments: Sequence[str]) -> str:
+    """Returns the fix that names another key, or the right value for it."""
+    key = key_of(suggestion.split()[-1])
+    # The key of a preset's file has no value to type.
+    fix = _fix_of(suggestion, argument, arguments) if "=" in suggestion else ""
+    if f"{key}=" in fix or f"{key}." in fix:
+        return fix
+    return f"did you mean {suggestion}? {fix}".rstrip()
+
+
+def _option_fix(group: str, option: str, otherwise: str, arguments: Sequence[str]) -> str:
+    """Returns what to type for an option that its group lacks."""
+    found, fix = suggestions.for_option(group, option)
+    if found and "?" in fix:
+        fix = f"{fix} {_fix_of(found, f'{group}={option}', arguments)}".rstrip()
+    return fix or otherwise
