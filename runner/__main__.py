@@ -1,10 +1,6 @@
-"""The train command: `python -m runner mesh=batch8 model=mlp`."""
+"""The command `runner`, also as `python -m runner`: `runner mesh=batch8` trains, `runner plan mesh=batch8` plans."""
 
-from functools import partial
-
-from runner.cli import entry
-
-main = partial(entry.call, "runner.cli.app", "run_command", "runner.cli.train")
+from runner.cli.entry import main_of_words as main
 
 if __name__ == "__main__":
     main()

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from runner.checkpoint import arguments as checkpoint_arguments
 from runner.checkpoint.arguments import MULTIRUN
 from runner.cli import command_line
-from runner.cli.messages import one_line
+from runner.cli.help import completed
 from runner.cli.prepare import LOG, prepare
 from runner.cli.resolvers import register_resolvers
 from runner.cli.sweep import settings as sweep_settings
@@ -62,10 +62,12 @@ from runner.host import secrets, session, stages
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import interruption
 from runner.host.terminal import Output
+from runner.plan.checks.messages import one_line
 
 logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS = 600  # of an unexpected error; its traceback is in the log
+_TO_COMPLETE = "COMP_LINE"  # set by a shell that asks for completions
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 # What a loader or a system call says without memory; what an engine says is in `runner.plan.exhausted`.
 _NO_MEMORY = ("failed to map segment", "Cannot allocate memory", "std::bad_alloc", "can't start new thread")
@@ -163,6 +165,11 @@ def _find_modules_of_the_user() -> None:
 
 def _print_by_hydra() -> None:
     """Lets Hydra print the config or complete a line; masks the secrets that presets and interpolations bring."""
+    line, names = completed(os.environ.get(_TO_COMPLETE, ""))
+    print(*names)
+    if _TO_COMPLETE in os.environ and not line:
+        return
+    os.environ[_TO_COMPLETE] = line
     printed = io.StringIO()
     try:
         with redirect_stdout(printed), each_composed(masking.mask_printed):

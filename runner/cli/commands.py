@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from importlib.resources import files
 
 from runner.host.libraries import installed
 
@@ -11,26 +12,17 @@ _REPORTED = (
     *("tensorflow", "tf-keras", "keras", "jax", "jaxlib", "tensorflow-datasets", "numpy"),
     *("hydra-core", "omegaconf", "mlflow", "optuna", "safetensors"),
 )
-# Module to description; `python -m` runs the module.
-COMMANDS = {
-    "runner": "trains; -m runs a sweep; resume=latest resumes a run",
-    "runner.supervise": "starts a command again when its run is lost: python -m runner.supervise -- <command>",
-    "runner.plan": "shows memory, communication and FLOPs of a run before it starts",
-    "runner.advise": "ranks meshes and layouts for a model and a number of devices, devices=64 hardware=h100",
-    "runner.verify": "compares a mesh with one device",
-    "runner.evaluate": "evaluates a checkpoint, run=latest",
-    "runner.generate": "continues a prompt with a run's language model, run=latest prompt=...",
-    "runner.export": "writes a run's model as a SavedModel, run=latest",
-    "runner.runs": "lists recorded runs; compare shows them side by side; clean frees disk space",
-    "runner.data": "downloads, prepares and shows a dataset",
-    "runner.init": "creates a project with your own model and options, ready to run",
-}
+TRAIN = "train"  # what `runner` does without a command
 
 
-def listed() -> str:
-    """Returns the commands with their descriptions, one per line."""
-    width = max(map(len, COMMANDS))
-    return "\n".join(f"  python -m {name:{width}}  {description}" for name, description in COMMANDS.items())
+def commands() -> dict[str, tuple[str, list[str]]]:
+    """Returns what each command does, and lines that show it, by the command's name."""
+    found = {}
+    for block in files(__package__).joinpath("help.txt").read_text("utf-8").strip().split("\n\n"):
+        head, *examples = block.splitlines()
+        name, _, does = head.partition(": ")
+        found[name] = (does, examples)
+    return found
 
 
 def print_versions() -> int:

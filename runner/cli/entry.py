@@ -48,6 +48,16 @@ def _check_folder() -> None:
         sys.exit(2)
 
 
+def main_of_words() -> NoReturn:
+    """Runs the command that the first argument names, as `python -m runner.<command>`; trains if it names none."""
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    if word.isalpha() and word in import_module("runner.cli.commands").commands():
+        del sys.argv[1]
+        if word != "train":
+            import_module("runpy").run_module(f"runner.{word}", run_name="__main__", alter_sys=True)
+    main("runner.cli.train")
+
+
 def main(command: str) -> NoReturn:
     """Composes the config, runs a command on it and exits with its code.
 
@@ -68,10 +78,17 @@ def call(module: str, function: str, *arguments: object) -> NoReturn:
     The function's module is imported when the signals have handlers.
     """
     _open_streams()
-    if "--version" in sys.argv[1:]:
+    own = sys.argv[1:]
+    if "--" in own:  # before another command
+        own = own[: own.index("--")]
+    if "--version" in own:
         module = "runner.cli.commands"
         function = "print_versions"
         arguments = ()
+    elif not {"-h", "--help"}.isdisjoint(own):
+        module = "runner.cli.help"
+        function = "show"
+        arguments = (own,)
     else:
         _check_folder()
     with import_module("runner.cluster.exiting").exiting() as codes:

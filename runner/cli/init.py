@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.commands import listed
 from runner.errors import EXIT_DONE, EXIT_REFUSED, ConfigError
 
 _TEMPLATE = Path(__file__).parent / "template"
@@ -17,15 +16,10 @@ _NAME = "my_project"  # in the template, where the project's own name goes
 # git would apply a .gitignore in the template to the template itself.
 _RENAMED = {"gitignore": ".gitignore"}
 _USABLE = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
-_COMMAND = "python -m runner.init <folder>"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the project that the command line names, and prints how to run it; returns the process's exit code."""
-    if list(arguments) in (["-h"], ["--help"]):
-        description = "Writes a model, a dataset, a task, an experiment and a test of your own, ready to run."
-        print(f"usage: {_COMMAND}\n\n{description}\n\ncommands:\n{listed()}")
-        return EXIT_DONE
     try:
         typed = ""
         if len(arguments) == 1:

@@ -1,10 +1,9 @@
-"""OmegaConf resolvers of conf/config.yaml: where runs write, and what `--help` lists."""
+"""OmegaConf resolvers of conf/config.yaml: where runs write."""
 
 from __future__ import annotations
 
 from omegaconf import OmegaConf
 
-from runner.cli import commands
 from runner.host import paths
 from runner.tracking.location import sqlite_uri
 
@@ -16,7 +15,6 @@ def register_resolvers() -> None:
     # Drawn once per command: Hydra resolves a folder's name several times, and must get the same one.
     random_part = paths.random_part()
     OmegaConf.register_new_resolver("runner_random", lambda: random_part, replace=True)
-    OmegaConf.register_new_resolver("runner_commands", commands.listed, replace=True)
 
 
 def _database(name: str) -> str:

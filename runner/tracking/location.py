@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from runner.config.schema import TrackingConfig
 from runner.errors import invalid
+from runner.host.paths import project_root
 from runner.host.secrets import TRACKING, reveal, without_userinfo
 from runner.host.secrets import shown as shown  # exported: messages show a location without its secrets
 
@@ -28,11 +29,10 @@ _SQLITE = "sqlite:///"
 _SQLITE_WITH_DRIVER = "sqlite+pysqlite:///"
 # In a URI these begin a query or a quoted character, or look like a secret, which is masked.
 _SPECIAL_CHARACTERS = re.compile(r"[?%#&;*]")
-# Turns off the UI's processes for GenAI jobs. With one worker, it then needs a fraction of its usual memory.
-_UI_ENVIRONMENT = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
 # Without it MLflow 3 opens its GenAI view.
 _WORKFLOW = "workflowType=machine_learning"
-_UI_PORT = 5000
+UI_HOST = "127.0.0.1"
+UI_PORT = 5000
 # The name of our view of charts, see `runner.tracking.start`.
 VIEW = "runner"
 
@@ -110,16 +110,10 @@ def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
     lines = []
     server = without_userinfo(uri).rstrip("/")
     if not is_http(uri):
-        server = f"http://127.0.0.1:{_UI_PORT}"
-        store = shlex.quote(shown(uri))
-        if shown(uri) != uri and os.environ.get(VARIABLE, "").strip() == uri:
-            # The command works when pasted and still shows no secret.
-            store = f'"${VARIABLE}"'
-        options = f"--backend-store-uri {store} --host 127.0.0.1 --port {_UI_PORT} --workers 1"
-        program = "mlflow"
-        if shutil.which(program) is None:
-            program = f"{shlex.quote(sys.executable)} -m mlflow"
-        lines.append(f"view with: {_UI_ENVIRONMENT}{program} ui {options}")
+        server = f"http://{UI_HOST}:{UI_PORT}"
+        program = "runner" if shutil.which("runner") else f"{shlex.quote(sys.executable)} -m runner"
+        of_store = "" if uri == default_uri(project_root()) else f" uri={shlex.quote(shown(uri))}"
+        lines.append(f"view with: {program} ui{of_store}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
     lines.append(f"run: {all_runs}/{run_id}?{_WORKFLOW}")
     lines.append(f"all runs: {all_runs}?{_WORKFLOW}")

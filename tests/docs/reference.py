@@ -17,7 +17,7 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
-from runner.cli.commands import COMMANDS
+from runner.cli.commands import TRAIN, commands
 from runner.cli.runs import request
 from runner.config import schema, schema_task
 from runner.config.build import type_in_words
@@ -31,7 +31,7 @@ PAGE = ROOT / "docs" / "reference.md"
 CONF = paths.conf_dir()
 _LINE = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?P<value>[^#]*?)(?:\s+#\s*(?P<says>.*))?$")
 _FLAGS = {
-    "--help": "groups, their options and the whole config",
+    "--help": "what a command does, with examples; with a group: its options and keys",
     "--version": "the program's version, and those of its libraries",
     "--cfg": "prints the composed config and runs nothing: `job`, `hydra` or `all`",
     "--package": "with `--cfg`: only this part",
@@ -247,7 +247,7 @@ def _defaults(values: dict[str, str], files: int) -> str:
 
 
 def _arguments() -> list[str]:
-    lines = ["### `python -m runner.runs`", "", "An action, then keys.", "", "| argument | |", "|---|---|"]
+    lines = ["### `runner runs`", "", "An action, then keys.", "", "| argument | |", "|---|---|"]
     lines += [f"| `{name}` | {cell(says)} |" for name, says in request.ACTIONS.items()]
     return [*lines, *(f"| `{name}=` | {cell(says)} |" for name, says in request.KEYS.items()), ""]
 
@@ -259,10 +259,11 @@ def page() -> str:
         "Generated from `conf/` and the code by `python -m tests.docs.reference`; a test keeps it up to date.",
         *("", "## Commands", "", "| command | |", "|---|---|"),
     ]
-    lines += [f"| `python -m {name}` | {cell(says).replace('<', '&lt;')} |" for name, says in sorted(COMMANDS.items())]
+    for name, (does, _) in sorted(commands().items()):
+        lines.append(f"| `runner {name}` | {cell(does)} |".replace(f" {TRAIN}`", "`"))
     lines += [
         "",
-        "Commands that read a config have the same groups, keys and flags. `python -m runner --help` shows them all.",
+        "`runner plan` is also `python -m runner.plan`, and so on. Commands with a config have the same groups.",
         *("", "### Keys without a group", "", "| key | meaning |", "|---|---|"),
     ]
     words = {key: says for key, _, says in listed(CONF / "config.yaml") if key in ("resume", "name", "branch", "run")}

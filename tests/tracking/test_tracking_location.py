@@ -71,13 +71,14 @@ def test_other_uris_stay_as_they_are(uri):
     assert absolute(uri) == uri
 
 
-def test_the_printed_command_starts_one_worker_and_no_jobs():
+def test_the_printed_command_serves_the_store(monkeypatch, tmp_path):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
     serve, page, _, charts = ui_lines("sqlite:////tmp/x.db", "1", "abc")
-    assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in serve
-    assert serve.endswith("--workers 1")
-    assert "--port 5000 " in serve
+    assert serve.endswith("runner ui uri=sqlite:////tmp/x.db")
     assert page.startswith("run: http://127.0.0.1:5000/#/")
     assert charts.endswith("&compareRunsMode=CHART&viewStateShareKey=runner")
+    assert ui_lines(default_uri(tmp_path), "1", "abc")[0].endswith("runner ui")
 
 
 def test_mlflows_variables_count_where_the_config_has_no_value(opener, uri, monkeypatch):

@@ -6,16 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from runner.cli import commands
-from runner.cli.runs.request import ACTIONS, KEYS, read
-from runner.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError
-
-_EXAMPLES = (
-    "status=failed,killed",
-    "compare sweep=latest out=outputs/compare",
-    "clean older=30d keep=5",
-    "clean status=failed,killed yes=true",
-)
+from runner.cli.runs.request import read
+from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,9 +16,6 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
       The process's exit code: 0 done, 1 the store or the disk failed, 2 the command line is invalid.
     """
-    if not {"-h", "--help"}.isdisjoint(arguments):
-        print(_help())
-        return EXIT_DONE
     try:
         request = read(arguments)
         # It imports MLflow, which an error of the command line should not wait for.
@@ -35,11 +24,3 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED if isinstance(error, ConfigError) else EXIT_FAILED
     return code
-
-
-def _help() -> str:
-    lines = ["usage: python -m runner.runs [action] [key=value ...]", "", "actions:"]
-    lines += [f"  {name:8} {description}" for name, description in ACTIONS.items()]
-    lines += ["", "keys:", *(f"  {f'{name}=':8} {description}" for name, description in KEYS.items())]
-    lines += ["", "examples:", *(f"  python -m runner.runs {arguments}" for arguments in _EXAMPLES)]
-    return "\n".join([*lines, "", "commands:", commands.listed()])
