@@ -21,7 +21,7 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 # From the commands down to what knows nothing of a run; a part imports from those below it, without exceptions.
 # `__main__` is every module of that name: each starts a command, as the files beside the folders do.
 ORDER = (
-    *("__main__", "advise", "evaluate", "export", "generate", "init", "runs", "supervise", "cli"),
+    *("__main__", "advise", "evaluate", "export", "generate", "init", "runs", "supervise", "ui", "cli"),
     *("verify", "train", "plan", "checkpoint", "tracking", "engine", "model", "task", "cluster", "layout", "data"),
     *("arrays", "console", "figures", "config", "host", "errors"),
 )

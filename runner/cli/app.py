@@ -26,6 +26,7 @@ from runner.checkpoint import arguments as checkpoint_arguments
 from runner.checkpoint.arguments import MULTIRUN
 from runner.cli import command_line
 from runner.cli.help import completed
+from runner.cli.messages import one_line
 from runner.cli.prepare import LOG, prepare
 from runner.cli.resolvers import register_resolvers
 from runner.cli.sweep import settings as sweep_settings
@@ -62,7 +63,6 @@ from runner.host import secrets, session, stages
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import interruption
 from runner.host.terminal import Output
-from runner.plan.checks.messages import one_line
 
 logger = logging.getLogger(__name__)
 

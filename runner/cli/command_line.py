@@ -10,12 +10,13 @@ from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
 from runner.checkpoint.arguments import MULTIRUN
-from runner.config import hydra_keys, search_path, short_keys
+from runner.cli import suggestions
+from runner.cli.messages import is_group, short, unreadable
+from runner.config import hydra_keys, short_keys
 from runner.config.search_path import FLAG, NAME_FLAG
-from runner.config.texts import kept, short, unreadable
+from runner.config.texts import kept
 from runner.errors import ConfigError, did_you_mean
 from runner.host.session import command_module
-from runner.plan.checks import suggestions
 
 _RUNNING_FLAGS = ("--version", "--resolve", "--run", "-r", *MULTIRUN)
 # Flag -> its values; none: any text. Hydra's --experimental-rerun is left out: it would unpickle a file.
@@ -60,7 +61,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
         if not key:
             raise ConfigError(f"'{short(text)}': has no key; write key=value")
         _check_length(text, key)
-        if search_path.is_group(key):
+        if is_group(key):
             _check_options(override, text)
         if key == "hydra" or key.startswith(("hydra.", "hydra/")):
             hydra_keys.check(text, override, is_multirun=is_multirun)

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import yaml  # type: ignore[import-untyped]
 
-from runner.cli import command_line
+from runner.cli import command_line, suggestions
 from runner.cli.commands import TRAIN, commands
+from runner.cli.messages import is_group
 from runner.cli.runs.request import ACTIONS, KEYS
 from runner.config import search_path
 from runner.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, did_you_mean
 from runner.host import paths, session
-from runner.plan.checks import suggestions
 
 _USAGE = {
     "runs": "runner runs [action] [key=value ...]",
@@ -43,7 +43,7 @@ def show(arguments: Sequence[str]) -> int:
             known = commands()
             if name in known:
                 lines = _of_command(name, *known[name])
-            elif search_path.is_group(name.partition("=")[0]):
+            elif is_group(name.partition("=")[0]):
                 lines = _of_group(*name.split("=", 1))
             else:
                 fix = did_you_mean(name, [*known, *_groups()], "see runner --help")

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.checkpoint import arguments as checkpoint_arguments
 from runner.cli import command_line, tables
+from runner.cli.messages import one_line
 from runner.cli.resolvers import register_resolvers
 from runner.config import masking, short_keys
 from runner.config.compose import compose as compose_config
@@ -24,7 +25,6 @@ from runner.errors import ConfigError, DataError, EngineError, TrackingError, in
 from runner.host import session
 from runner.host.late import late
 from runner.host.paths import outputs_dir, random_part
-from runner.plan.checks.messages import one_line
 from runner.plan.checks.run import convert
 from runner.plan.result import Picture, Result, picture_of, run_command, typed_overrides
 from runner.task.metrics import EVAL, TEST, TRAIN

@@ -61,7 +61,7 @@ def compose_command(application: Hydra, name: str, overrides: Sequence[str], *, 
       is_multirun: it has `-m`; a preset may make it a sweep too.
 
     Raises:
-      HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `plan.checks.messages`.
+      HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `runner.cli.messages`.
     """
     overrides = list(overrides)
     mode = RunMode.RUN
@@ -118,7 +118,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
 
     Raises:
       ConfigError: it is a sweep, as a preset may make it.
-      HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `plan.checks.messages`.
+      HydraException, OmegaConfBaseException, YAMLError: the config can't be composed; see `runner.cli.messages`.
     """
     with _separate_hydra():
         composed = hydra.compose(PRIMARY, overrides=list(map(texts.kept, overrides)), return_hydra_config=True)

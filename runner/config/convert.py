@@ -163,14 +163,3 @@ def flatten(content: object, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield from flatten(value, inner_prefix)
     else:
         yield prefix, content
-
-
-def key_paths(config: DictConfig, prefix: str = "") -> list[str]:
-    """Returns every dotted key of a config, groups and leaves."""
-    paths = []
-    for name in map(str, config):
-        paths.append(f"{prefix}{name}")
-        has_no_keys = OmegaConf.is_missing(config, name) or OmegaConf.is_interpolation(config, name)
-        if not has_no_keys and isinstance(config[name], DictConfig):
-            paths += key_paths(config[name], f"{prefix}{name}.")
-    return paths

@@ -42,18 +42,6 @@ def _is_config_source(value: object) -> bool:
     return scheme == "pkg" or (scheme == "file" and Path(path).is_dir())
 
 
-def _verbose_problem(value: object) -> str | None:
-    names = value if isinstance(value, list) else [value]
-    if isinstance(value, bool) or all(isinstance(name, str) and name for name in names):
-        return None
-    return "must be true, false, or names of loggers"
-
-
-def _chdir_problem(value: object) -> str | None:
-    # Of a text, such as an interpolation, Hydra checks the type. It takes any number as true.
-    return None if isinstance(value, bool | str) else "must be true or false"
-
-
 def _mode_problem(value: object) -> str | None:
     # The only value that agrees with -m.
     return None if value == "MULTIRUN" else "contradicts -m"
@@ -80,8 +68,6 @@ _TESTS = {
     "hydra.sweep.dir": (_folder_problem, _MINE),
     "hydra.sweep.subdir": (_folder_problem, "'${hydra.job.num}'"),
     "hydra.output_subdir": (subfolder_problem, ".hydra"),
-    "hydra.verbose": (_verbose_problem, "true"),
-    "hydra.job.chdir": (_chdir_problem, "true"),
     _CALLBACK: (_callback_problem, "{_target_:package.module.Class}"),
     "hydra.searchpath": (_searchpath_problem, "[file://<the whole path of a folder that exists>]"),
 }

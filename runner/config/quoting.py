@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
@@ -15,13 +14,6 @@ def quoted(text: str) -> str:
     'Ann\'s runs' 'a\b'
     """
     return QuotedString(text, Quote.single).with_quotes()
-
-
-def in_shell(text: str) -> str:
-    """Returns a text as a shell takes it, in double quotes where that is enough: a value may have single ones."""
-    if re.search(r'["$`!]|\\\\', text):  # what a shell reads within double quotes
-        return shlex.quote(text)
-    return f'"{text}"'
 
 
 def unquoted(value: str) -> str:

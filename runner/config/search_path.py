@@ -121,18 +121,9 @@ def own() -> list[Path]:
 
 def named_folder(arguments: Sequence[str]) -> Path | None:
     """Returns the last folder of options that a command line names, absolute."""
-    folder = None
-    remaining = iter(arguments)
-    for argument in remaining:
-        name, equals, value = argument.partition("=")
-        if name not in (FLAG, "-cd"):
-            continue
-        if not equals:
-            # The value of `--config-dir FOLDER` is the next argument.
-            value = next(remaining, "")
-        if value:
-            folder = Path(value).absolute()
-    return folder
+    words = "\0".join(arguments)
+    named = re.findall(rf"(?:^|\0)(?:{FLAG}|-cd)[=\0]([^\0]+)", words)
+    return Path(named[-1]).absolute() if named else None
 
 
 def folders() -> list[Path]:
@@ -144,15 +135,6 @@ def folders() -> list[Path]:
             # Of several such overrides, Hydra takes the first.
             break
     return found
-
-
-def is_group(key: str) -> bool:
-    """Returns whether a key is that of a config group: by its form, or because there is such a folder."""
-    if "/" in key:
-        return True
-    if "." in key or key in KEYS_WITHOUT_GROUP:
-        return False
-    return any((folder / key).is_dir() for folder in folders())
 
 
 def options(group: str) -> list[str]:

@@ -13,12 +13,10 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from runner.config import schema_task
 from runner.config.build import without_none
-from runner.config.quoting import in_shell, quoted
+from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, shown
 
 _TARGET = "_target_"
-_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 # Keys of Hydra's own config that name something.
 _OF_HYDRA = (
     *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir"),
@@ -98,25 +96,3 @@ def _fields(kind: Any) -> dict[str, Any]:
             if name not in hints and len(kinds) == 1:
                 hints[name] = next(iter(kinds))
     return hints
-
-
-def unreadable(text: str) -> ConfigError:
-    """Returns the error of an override that Hydra's grammar rejects; the fix has a text's value in quotes."""
-    key, equals, value = text.partition("=")
-    fix = "write key=value, lists as [a,b]"
-    name = key.lstrip("+~").rstrip()
-    if name != key.lstrip("+~") and _NAME.fullmatch(name):
-        return ConfigError(f"{short(text)}: has a space beside the =; write {name}={value.strip()}")
-    if name == "name":
-        cleaned = re.sub(r"[^\w.-]+", "_", value, flags=re.ASCII).strip("_.-")
-        fix = f"set name={cleaned or 'exp1'}"
-    elif equals and value and _NAME.fullmatch(name) and kind_at(name) in (str, None):
-        text_alone = value.strip("'\"")
-        typed = in_shell(f"{name}={quoted(text_alone)}")
-        fix = f"put the value in quotes for Hydra, and all of it for the shell: {typed}"
-    return ConfigError(f"'{short(text)}': can't be parsed as an override; {fix}")
-
-
-def short(text: str) -> str:
-    """Returns a text as a line can show it."""
-    return shown(" ".join(text.split()))

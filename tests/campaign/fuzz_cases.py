@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.config.convert import key_paths
+from runner.cli.messages import key_paths
 from runner.config.fields import Constraint, constraint_of
 from runner.config.schema import ModelConfig, RunConfig
 from runner.config.search_path import content_of, options_in

@@ -149,7 +149,6 @@ ROWS: list[tuple[str, ...]] = [
     ("hydra.mode=FOO", "hydra.mode=FOO:", "expected one of [RUN, MULTIRUN]"),
     ("-m  hydra.mode=RUN", "hydra.mode=RUN: contradicts -m; set hydra.mode=MULTIRUN"),
     ("--resolve", "--resolve: needs --cfg; add --cfg job"),
-    ("hydra.job.chdir=5", "hydra.job.chdir=5: must be true or false; set hydra.job.chdir=true"),
     *(
         (override, f"{override}: unknown key of Hydra, or one that can't be set here; ")
         for override in (

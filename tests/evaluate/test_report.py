@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from runner.cli.evaluate import EvaluationReport
 from runner.task.base import Cell
+from runner.verify.evaluate import EvaluationReport
 
 COLUMNS = ("class", "precision", "recall", "examples")
 ROWS: list[tuple[Cell, ...]] = [("cat", 1.0, 0.75, 4), ("dog", 0.0, 0.0, 2), ("e|l", 0.0, None, 0)]

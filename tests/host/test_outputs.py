@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.messages import one_line
 from runner.errors import ConfigError
 from runner.host import outputs
 from runner.host.outputs import LogFile
-from runner.plan.checks.messages import one_line
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")

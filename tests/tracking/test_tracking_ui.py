@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import signal
 import subprocess
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 
 from runner.cluster.launch import free_port
 from tests.tracking.conftest import Opener
-from tests.tracking.server import environment, kill, wait_until_up
+from tests.tracking.server import environment, wait_until_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -25,9 +28,8 @@ def test_the_printed_command_serves_the_run_at_the_printed_address(opener: Opene
     serve, page, all_runs, _ = [line.replace("5000", port) for line in tracker.describe()]
     address, run_id = re.fullmatch(r"run: (http://[\d.:]+)/#/experiments/\d+/runs/(\w+)\?.*", page).groups()  # type: ignore[union-attr]
     assert all_runs.startswith(f"all runs: {address}/#/experiments/")
-    process = subprocess.Popen(
-        serve.removeprefix("view with: "), shell=True, start_new_session=True, env=environment(), cwd=tmp_path
-    )
+    command = [*shlex.split(serve.removeprefix("view with: ")), f"port={port}"]
+    process = subprocess.Popen(command, env=environment(), cwd=tmp_path)
     try:
         wait_until_up(address, process)
         with urllib.request.urlopen(address) as response:
@@ -36,5 +38,9 @@ def test_the_printed_command_serves_the_run_at_the_printed_address(opener: Opene
             data = json.load(response)["run"]["data"]
         assert data["params"] == [{"key": "dataset.batch_size", "value": "128"}]
         assert data["metrics"][0]["value"] == 0.5
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(address)
     finally:
-        kill(process)
+        process.terminate()

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from runner.checkpoint import resume, runs
 from runner.checkpoint.arguments import folder_of, key_of
 from runner.checkpoint.places import Place
+from runner.cli.messages import one_line
 from runner.cli.sweep.settings import DIR, Settings
 from runner.cluster.jobs import Job, Outcome
 from runner.cluster.membership import VARIED, varied_tags
@@ -26,7 +27,6 @@ from runner.errors import ConfigError
 from runner.host import folders, session, signals
 from runner.host.paths import project_root
 from runner.layout.mesh import size
-from runner.plan.checks.messages import one_line
 from runner.plan.checks.run import convert
 from runner.tracking import start
 from runner.tracking.base import RunSpec, Status

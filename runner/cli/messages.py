@@ -7,22 +7,23 @@ from collections.abc import Sequence
 from typing import get_origin
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
 from runner.checkpoint.arguments import key_of
+from runner.cli import suggestions
 from runner.config import search_path, short_keys, texts
 from runner.config.compose import compose
-from runner.config.convert import key_paths
-from runner.config.search_path import is_group
-from runner.config.texts import short, unreadable
-from runner.errors import ConfigError, in_one_line, listed
+from runner.config.quoting import quoted
+from runner.errors import ConfigError, in_one_line, listed, shown
 from runner.host.outputs import caused_by_disk, unwritable
-from runner.plan.checks import suggestions
 from runner.plan.checks.run import convert
 
 _SEE_HELP = "see python -m runner --help {}"
+_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
+# An override whose value a shell takes as it is within double quotes.
+_TYPED = re.compile(r"[+~]*[\w.]+=[^$`!\\]+", re.ASCII)
 _OVERRIDES = re.compile(r" (?=[\w./]+=)")
 
 
@@ -165,3 +166,44 @@ def _option_fix(group: str, option: str, otherwise: str, arguments: Sequence[str
     if found and "?" in fix:
         fix = f"{fix} {_fix_of(found, f'{group}={option}', arguments)}".rstrip()
     return fix or otherwise
+
+
+def is_group(key: str) -> bool:
+    """Returns whether a key is that of a config group: by its form, or because there is such a folder."""
+    if "/" in key:
+        return True
+    if "." in key or key in search_path.KEYS_WITHOUT_GROUP:
+        return False
+    return any((folder / key).is_dir() for folder in search_path.folders())
+
+
+def unreadable(text: str) -> ConfigError:
+    """Returns the error of an override that Hydra's grammar rejects; the fix has a text's value in quotes."""
+    key, _, value = text.partition("=")
+    fix = "write key=value, lists as [a,b]"
+    name = key.lstrip("+~").rstrip()
+    if name != key.lstrip("+~") and _NAME.fullmatch(name):
+        return ConfigError(f"{short(text)}: has a space beside the =; write {name}={value.strip()}")
+    if name == "name":
+        cleaned = re.sub(r"[^\w.-]+", "_", value, flags=re.ASCII).strip("_.-")
+        fix = f"set name={cleaned or 'exp1'}"
+    elif value and _TYPED.fullmatch(text) and texts.kind_at(name) in (str, None):
+        alone = value.strip("'\"")
+        fix = f'put the value in quotes for Hydra, and all of it for the shell: "{name}={quoted(alone)}"'
+    return ConfigError(f"'{short(text)}': can't be parsed as an override; {fix}")
+
+
+def short(text: str) -> str:
+    """Returns a text as a line can show it."""
+    return shown(" ".join(text.split()))
+
+
+def key_paths(config: DictConfig, prefix: str = "") -> list[str]:
+    """Returns every dotted key of a config, groups and leaves."""
+    paths = []
+    for name in map(str, config):
+        paths.append(f"{prefix}{name}")
+        has_no_keys = OmegaConf.is_missing(config, name) or OmegaConf.is_interpolation(config, name)
+        if not has_no_keys and isinstance(config[name], DictConfig):
+            paths += key_paths(config[name], f"{prefix}{name}.")
+    return paths
