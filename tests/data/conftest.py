@@ -11,7 +11,6 @@ from runner.data import checks, loading
 from runner.data.base import Dataset, Encoding
 
 ROOT = Path(__file__).resolve().parents[2]
-DEAD_PROXY = "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ print(sorted({"tensorflow", "tensorflow_datasets"} & set(sys.modules)), file=sys
 """
 
 
-def python(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
     """Starts a Python process that can import the package."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return subprocess.Popen(
@@ -52,13 +51,5 @@ def python(code: str, *arguments: str, **environment: str) -> subprocess.Popen[s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": paths, **environment},
+        env={**os.environ, "PYTHONPATH": paths},
     )
-
-
-def offline() -> dict[str, str]:
-    """Environment in which neither TFDS, pip nor apt reaches anything."""
-    names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PIP_PROXY", "all_proxy")
-    proxies = dict.fromkeys(names, DEAD_PROXY)
-    no_index = {"PIP_INDEX_URL": f"{DEAD_PROXY}/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull}
-    return {**proxies, **no_index, "PIP_FIND_LINKS": "", "no_proxy": "", "NO_PROXY": ""}

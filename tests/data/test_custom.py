@@ -10,6 +10,7 @@ from runner.data.base import ArraySource, Dataset, ExampleSource
 from runner.data.loading import load
 from runner.errors import ConfigError, DataError
 from tests import forks
+from tests.nightly import nightly_except
 
 MODULE = """
 import numpy as np
@@ -316,9 +317,9 @@ def test_entries_that_may_be_batches_or_examples_are_rejected_where_an_example_h
         assert opened(inside, name).specs["label"].shape[0] == 8
 
 
-@pytest.mark.parametrize(("package", "library"), [("keras", forks.JAX), ("tf_keras", forks.TENSORFLOW)])
-def test_the_batches_of_kerass_datasets_are_read_as_examples(package: str, library: str) -> None:
-    done = forks.python("-c", OF_KERAS, package, library=library)
+@pytest.mark.parametrize("keras", nightly_except(["keras"], ["keras", "tf_keras"]))
+def test_the_batches_of_kerass_datasets_are_read_as_examples(keras: str) -> None:
+    done = forks.python("-c", OF_KERAS, keras, library=forks.OF_KERAS[keras])
     assert "batch 1 has 3 entries, and must be (x, y) or arrays by name; return sample weights by name" in done.stdout
     assert "endless: its number of batches is unknown (TypeError: " in done.stdout
 

@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import json
+import os
 import pickle
 import struct
 import zipfile
@@ -13,7 +14,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data.loading import load
 from runner.data.sources import mnist
 from runner.errors import DataError
-from tests.data.conftest import LOAD, offline, python
+from tests.data.conftest import LOAD, python
 
 
 class Malicious:
@@ -130,11 +131,21 @@ def test_two_runs_that_start_together_fetch_once_and_read_the_original_files(tmp
         assert hashlib.sha256(b"".join(sorted(row.tobytes() for row in rows))).hexdigest() == content
 
 
+DEAD = "http://127.0.0.1:9"
+# With these, neither TFDS nor pip reaches anything.
+OFFLINE = {
+    **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PIP_PROXY", "all_proxy"), DEAD),
+    **dict.fromkeys(("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "no_proxy", "NO_PROXY"), ""),
+    "PIP_INDEX_URL": f"{DEAD}/simple",
+    "PIP_CONFIG_FILE": os.devnull,
+}
+
+
 @pytest.mark.parametrize("keys", [{}, {"download": False}])
 def test_offline_with_nothing_kept_says_the_choices(
     keys: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in offline().items():
+    for name, value in OFFLINE.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(DataError) as caught:
         load(DatasetConfig("mnist", data_dir=str(tmp_path), **keys))  # type: ignore[arg-type]

@@ -201,13 +201,13 @@ def test_an_input_goes_by_its_name_and_its_dims_stay_split_while_the_rank_does()
 
 def of_tokens(axes: dict[str, int], split: str | None, **variables: tuple[int, ...]) -> estimate.PlacedModel:
     """Returns a model of 4 rows of 8 tokens whose variables are of the layer `x`, experts over the axis `experts`."""
-    experts = {f"x/{name}" for name, shape in variables.items() if len(shape) == 3}
-    placed = {f"x/{name}": (shape, ("experts", None, None)[-len(shape) :]) for name, shape in variables.items()}
+    specs = {2: (None, None), 3: ("experts", None, None)}
+    placed = {f"x/{name}": (shape, specs[len(shape)]) for name, shape in variables.items()}
+    experts = {path for path, (shape, _) in placed.items() if len(shape) == 3}
+    placed["first/kernel"] = ((2, 2), (None, None))
     first = [LayerOutput("first", "Dense", (4, 8, 16), "float32")]
     tokens = (8, split) if split else None
-    more = {"experts": experts, "tokens": tokens}
-    variables = placed | {"first/kernel": ((2, 2), (None, None))}
-    return cases.model(variables, first, axes, {"tokens": ("batch", split)}, **more)
+    return cases.model(placed, first, axes, {"tokens": ("batch", split)}, experts=experts, tokens=tokens)
 
 
 def test_an_axis_that_splits_tokens_shares_the_work_of_layers_heads_and_attention_out() -> None:
