@@ -22,22 +22,19 @@ T, V = 16, 256
 SIZES = {"vocabulary_size": V, "num_layers": 2, "num_heads": 4, "hidden_dim": 64, "intermediate_dim": 128}
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, name: str = "gpt2", **sizes: int) -> None:
     """Writes the preset."""
     models: Any = hub.keras_hub.models
     keras.utils.set_random_seed(3)
-    body = models.GPT2Backbone(**SIZES, max_sequence_length=2 * T)
-    models.GPT2CausalLM(backbone=body, preprocessor=None).save_to_preset(str(folder / "gpt2"))
+    body = models.GPT2Backbone(**(SIZES | sizes), max_sequence_length=2 * T)
+    models.GPT2CausalLM(backbone=body, preprocessor=None).save_to_preset(str(folder / name))
 
 
 def make_with_tokenizer(folder: Path) -> None:
     """Writes the preset `my_preset` of 300 tokens, with a tokenizer as KerasHub writes GPT-2's."""
     from tokenizers import ByteLevelBPETokenizer
 
-    models: Any = hub.keras_hub.models
-    keras.utils.set_random_seed(3)
-    body = models.GPT2Backbone(**{**SIZES, "vocabulary_size": 300}, max_sequence_length=2 * T)
-    models.GPT2CausalLM(backbone=body, preprocessor=None).save_to_preset(str(folder / "my_preset"))
+    make(folder, "my_preset", vocabulary_size=300)
     learned = ByteLevelBPETokenizer()
     learned.train_from_iterator([Path(__file__).read_text() * 20], vocab_size=300, show_progress=False)
     assets = folder / "my_preset" / "assets" / "tokenizer"

@@ -15,6 +15,7 @@ import pytest
 
 from runner.tracking.records import figures_of
 from tests import forks
+from tests.commands import ran
 from tests.processes.running import recorded
 from tests.stores import store_in
 
@@ -126,19 +127,14 @@ def test_a_full_disk_under_the_output_ends_no_run_and_the_record_says_what_lacks
 @pytest.mark.nightly
 def test_a_picture_that_fails_ends_neither_a_run_nor_an_evaluation(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
-    own = ["dataset=custom", "dataset._target_=broken.load", "dataset.batch_size=20"]
-    own += ["tracking=none"]
+    own = ["dataset=custom", "dataset._target_=broken.load", "dataset.batch_size=20", "tracking=none"]
     done = run(tmp_path, *own, "trainer.epochs=1")
     lines = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     why = "(ValueError: x^{ Expected end_group); continuing without it"
     assert f"warning: could not write {tmp_path / 'run' / 'confusion.png'} {why}" in lines, done.stderr
     assert summary(tmp_path)["eval_examples"] == 60
     assert "broken.py" in (tmp_path / "run" / "runner.log").read_text(), "the traceback"
-    arguments, environment = command(tmp_path, "run=latest", "tracking=none")
-    arguments[2] = "runner.evaluate"
-    arguments = [each for each in arguments if each not in DIGITS]
-    done = forks.run(arguments, cwd=tmp_path, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = ran(tmp_path, "runner.evaluate", "run=latest", "tracking=none", f"hydra.run.dir={tmp_path / 'seen'}")
     assert "confusion.png (ValueError: x^{ Expected" in done.stderr
 
 

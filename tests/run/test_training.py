@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import forks
+from tests.commands import ran
 from tests.nightly import nightly_except
-from tests.run.test_runs import command, recorded, run, steps_of, summary
+from tests.run.test_runs import recorded, run, steps_of, summary
 
 pytestmark = pytest.mark.slow
 
@@ -55,10 +55,8 @@ def test_what_is_held_out_selects_and_the_test_split_is_evaluated_once_at_the_en
     assert steps_of(client, found.info.run_id, "eval/accuracy") == [20, 40]
     (point,) = client.get_metric_history(found.info.run_id, "test/accuracy")
     assert (point.step, point.value) == (40, seen["test_accuracy"])
-    arguments, environment = command(tmp_path, "run=latest", "evaluate.split=validation", "dataset.holdout=0.1", keep)
-    arguments = [*arguments[:2], "runner.evaluate", *arguments[3:], f"hydra.run.dir={tmp_path / 'seen'}"]
-    again = forks.run(arguments, library="jax", cwd=tmp_path, env=environment, timeout=300)
-    assert again.returncode == 0, again.stderr[-2000:]
+    chosen = ("run=latest", "evaluate.split=validation", "dataset.holdout=0.1", keep, "tracking=none")
+    ran(tmp_path, "runner.evaluate", *chosen, f"hydra.run.dir={tmp_path / 'seen'}", library="jax")
     evaluated = json.loads((tmp_path / "seen" / "evaluate.json").read_text())
     assert (evaluated["split"], evaluated["examples"]) == ("validation", 144)
     assert evaluated["metrics"]["accuracy"] == seen["eval_accuracy"]
