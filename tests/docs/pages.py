@@ -12,6 +12,8 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runner.cli.commands import commands as known_commands
+
 ROOT = Path(__file__).resolve().parents[2]
 README = "README"
 # Pages with errors about what their commands write, such as a project.
@@ -130,6 +132,9 @@ def command_of(words: list[str], needs: str = "") -> Command:
     while words and _VARIABLE.fullmatch(words[0]):
         words = words[1:]
     assert words, "the line starts no program"
+    if words[0] == "runner":  # the installed command is the same code
+        name = words[1] if len(words) > 1 and words[1] in known_commands() else ""
+        words = ["python", "-m", f"runner.{name}".rstrip("."), *words[1 + bool(name) :]]
     return Command(tuple(words), needs)
 
 
@@ -140,7 +145,7 @@ def shown_errors(page: str) -> list[tuple[str, str]]:
     """
     if page in WRITING:
         return []
-    both = re.compile(r"^\$ python -m runner (.*)\n(error: .*)$", flags=re.M)
+    both = re.compile(r"^\$ (?:python -m )?runner (.*)\n(error: .*)$", flags=re.M)
     return [pair for kind, text in blocks(page) if not kind for pair in both.findall(text)]
 
 
