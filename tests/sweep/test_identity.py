@@ -150,7 +150,7 @@ ONE = ["mesh=single", "trainer.seed=1,2,3,4,5"]
         (["mesh.axes.batch=1,5,2", "hydra.launcher.max_parallel=3", "sweep.stop_on_failure=true"], ""),
     ],
 )
-def test_concurrent_jobs_have_gpus_of_their_own(
+def test_as_many_jobs_run_at_once_as_asked_for_with_gpus_of_their_own(
     words: list[str], gpus_of_each: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_machine.gpus(tmp_path, *["NVIDIA L4"] * 4)

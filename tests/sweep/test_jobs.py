@@ -90,25 +90,6 @@ def test_a_job_sees_its_own_gpus_only(tmp_path: Path) -> None:
     assert (tmp_path / LOG_FILE).read_text() == "2,3\n"
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
-def test_no_more_jobs_run_at_once_than_asked_for(tmp_path: Path, at_once: int) -> None:
-    alive: set[int] = set()
-    most = [0]
-
-    class Counted(Watch):
-        def ended(self, job: Job, outcome: Outcome) -> None:
-            alive.discard(job.number)
-            super().ended(job, outcome)
-
-    def start(job: Job) -> RunningJob:
-        alive.add(job.number)
-        most[0] = max(most[0], len(alive))
-        return process(job, "import time; time.sleep(0.2)")
-
-    run(6, tmp_path, start, Counted(), max_parallel=at_once)
-    assert most == [at_once]
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_running_jobs_cleanly_and_starts_no_other(tmp_path: Path, signum: int) -> None:
     watch = Watch()
