@@ -28,8 +28,8 @@ class PassingError(ConfigError):
     """A config that is invalid only for now: another process has the run, or a folder can't be written."""
 
 
-class DataError(RuntimeError):
-    """A dataset that can't be found or downloaded, or that is corrupted."""
+class DataError(ConfigError):
+    """A dataset with a mistake: it is not there, is corrupted, or does not fit the config or the rest of it."""
 
 
 class TrackingError(RuntimeError):
@@ -37,7 +37,11 @@ class TrackingError(RuntimeError):
 
 
 class EngineError(RuntimeError):
-    """A failed engine, or one whose start-up check found wrong results."""
+    """A failed run, or an engine whose start-up check found wrong results."""
+
+
+class DownloadError(EngineError):
+    """Data that can't be downloaded, which another start may get."""
 
 
 class UnsavedError(EngineError):
@@ -56,8 +60,6 @@ class NotFiniteError(EngineError):
                 "with engine=jax the environment variable JAX_DEBUG_NANS=true names the operation"
             )
         super().__init__(f"the loss is {loss} at step {step}{fix}")
-        self.step = step
-        self.loss = loss
 
 
 # It is not an Exception: the user asked for it, and no `except Exception` may swallow it.
@@ -143,5 +145,6 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "see python -
     # Not imported at the top: the signal handlers need this module before any slow import.
     from difflib import get_close_matches
 
-    close = get_close_matches(word, list(known), n=1)
-    return f"did you mean {close[0]}?" if close else otherwise
+    by_lower = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[close[0]]}?" if close else otherwise

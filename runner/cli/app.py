@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from functools import partial
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
@@ -60,13 +59,13 @@ from runner.errors import (
     invalid,
 )
 from runner.host import secrets, session, stages
+from runner.host.late import late
 from runner.host.outputs import caused_by_disk
 from runner.host.signals import interruption
 from runner.host.terminal import Output
 
 logger = logging.getLogger(__name__)
 
-_SHOWN_CHARACTERS = 600  # of an unexpected error; its traceback is in the log
 _TO_COMPLETE = "COMP_LINE"  # set by a shell that asks for completions
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 # What a loader or a system call says without memory; what an engine says is in `runner.plan.exhausted`.
@@ -111,8 +110,7 @@ def run_command(command: str | Command) -> int:
                 if composed.hydra.mode == RunMode.MULTIRUN:
                     settings = sweep_settings.checked(composed)
                     # It imports MLflow, which an error of the config should not wait for.
-                    sweep = import_module("runner.cli.sweep.run")
-                    passed = sweep.run(settings, composed, hydra.config_loader, flags)
+                    passed = late("runner.cli.sweep.run").run(settings, composed, hydra.config_loader, flags)
                     return EXIT_DONE if passed else EXIT_FAILED
                 resumed = checkpoint_arguments.value_of(opened.typed, "sweep.resume")
                 if resumed:
@@ -120,7 +118,7 @@ def run_command(command: str | Command) -> int:
                     fix = "type the sweep's whole command with -m"
                     raise invalid("sweep.resume", resumed, problem=problem, fix=fix)
                 config, folder = prepare(composed, opened.typed)
-                run = import_module(command).run if isinstance(command, str) else command
+                run = late(command).run if isinstance(command, str) else command
                 team = current_team()
                 stages.speak(wanted=team.is_first and config.trainer.progress != "none")
                 # Hydra makes the run's folder, its log and its own files in it, and calls the command: few frames
@@ -188,14 +186,14 @@ def _raise(error: Exception, log: Path) -> NoReturn:
     try:
         with processes.explained():
             raise error
-    except (ConfigError, DataError, EngineError, TrackingError, BrokenPipeError):
+    except (ConfigError, EngineError, TrackingError, BrokenPipeError):
         raise
     except Exception as other:
         signum = interruption(other)
         if signum is not None:
             raise Interrupted(signum) from other
         logger.exception("the run failed")
-        text = f"{type(other).__name__}: {in_one_line(str(other))[:_SHOWN_CHARACTERS]}{import_path.where(other)}"
+        text = import_path.raised(other)
         if isinstance(other, MemoryError) or any(sign in str(other) for sign in _NO_MEMORY):
             text = f"out of memory on this machine, or over the limit of `ulimit -v`: {text}"
         raise EngineError(f"{text}; the traceback is in {log}") from other
@@ -206,7 +204,7 @@ def _report(error: Exception, arguments: Sequence[str], *, with_traceback: bool)
     if isinstance(error, ProcessError):
         line = str(error)
         code = error.code
-    elif isinstance(error, DataError | EngineError | TrackingError):
+    elif isinstance(error, EngineError | TrackingError):
         line = in_one_line(str(error))
         code = EXIT_FAILED
     else:  # ours or Hydra's own: whatever else a command raises has become an EngineError
@@ -225,8 +223,10 @@ def _report(error: Exception, arguments: Sequence[str], *, with_traceback: bool)
 
 def _note_for_restarts(error: Exception, line: str, code: int) -> None:
     """Notes whether another start of the same command would fail in the same way."""
-    # Hydra's own failure to make the run's folder may pass, too.
+    # Hydra's own failure to make the run's folder may pass, too, and that of a disk or a network to read an example.
     is_of_the_disk = not isinstance(error, ConfigError) and caused_by_disk(error) is not None
+    if isinstance(error, DataError) and isinstance(error.__cause__, OSError):
+        is_of_the_disk = True
     if isinstance(error, PassingError) or is_of_the_disk:
         restarts.note("passing", line)
     elif _is_of_a_nan(error) or (code == EXIT_REFUSED and not isinstance(error, ProcessError)):

@@ -21,7 +21,7 @@ from runner.config import masking, short_keys
 from runner.config.compose import compose as compose_config
 from runner.config.quoting import quoted
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, DataError, EngineError, TrackingError, invalid
+from runner.errors import ConfigError, EngineError, TrackingError, invalid
 from runner.host import session
 from runner.host.late import late
 from runner.host.paths import outputs_dir, random_part
@@ -69,7 +69,7 @@ def compose(*overrides: Overrides, **keywords: object) -> RunConfig:
             typed = command_line.arranged(checkpoint_arguments.expand(masking.hide_arguments(typed)))
             register_resolvers()
             return convert(compose_config(typed))
-        except (ConfigError, DataError, EngineError, TrackingError):
+        except (ConfigError, EngineError, TrackingError):
             raise
         except Exception as error:  # those of Hydra and OmegaConf share no base class
             raise ConfigError(one_line(error, typed)) from None

@@ -20,7 +20,7 @@ from runner.cluster.restarts import signal_of
 from runner.cluster.team import ProcessError, Team, current
 from runner.cluster.timeouts import REASON_S
 from runner.config.schema import ClusterConfig
-from runner.errors import ConfigError, DataError, Interrupted, TrackingError
+from runner.errors import ConfigError, Interrupted, TrackingError
 from runner.host import cores
 from runner.host.signals import SIGNALS
 from runner.host.terminal import Output
@@ -106,7 +106,7 @@ def explained() -> Iterator[None]:
         return
     try:
         yield
-    except (ProcessError, ConfigError, DataError, TrackingError):
+    except (ProcessError, ConfigError, TrackingError):
         raise
     except Exception as error:
         # An error of a collective most likely has its reason elsewhere, which may not have arrived yet.

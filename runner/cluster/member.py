@@ -38,7 +38,7 @@ _RETRY_S = 0.2
 _BACKLOG = 128
 # Errors of process 0 that the others raise as the same class, so that all exit with the same code and message; a
 # subclass before its base.
-_ERRORS = {error.__name__: error for error in (PassingError, ConfigError, DataError, EngineError, TrackingError)}
+_ERRORS = {error.__name__: error for error in (PassingError, DataError, ConfigError, EngineError, TrackingError)}
 
 
 class Member(Team):

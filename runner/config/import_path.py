@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -13,15 +15,14 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from runner.errors import ConfigError, describe, did_you_mean, in_one_line, invalid
+from runner.errors import ConfigError, did_you_mean, in_one_line, invalid
 
 _FIX = "write it as package.module.name; the module must be on the Python path or in the current directory"
-# Where code lies that is not the user's own: Python's, what is installed wherever, and this package.
 _PYTHON = sysconfig.get_paths()["stdlib"]
-_INSTALLED = ("site-packages", "dist-packages")
 _PACKAGE = Path(__file__).parents[1]
 _SHOWN_FRAMES = 3  # the last ones; what called them rarely matters, and the log has all
-_SHOWN_CHARACTERS = 80  # of a line of code
+_SHOWN_CHARACTERS = 600  # of an error; the log has all
+_CODE_CHARACTERS = 80  # of a line of code
 # First packages of the paths that the config names: the user's own code also where it is installed. Process-wide, as
 # the modules are.
 _named: set[str] = set()
@@ -87,13 +88,12 @@ def load(path: str, key: str) -> Callable[..., Any]:
 
 def _broken(path: str, key: str, error: BaseException) -> ConfigError:
     problem = f"the import raised {raised(error)}"
-    fix = "correct that line"
     if isinstance(error, SyntaxError):
         problem = f"{Path(error.filename or '').name}:{error.lineno}: {in_one_line(f'SyntaxError: {error.msg}')}"
     if isinstance(error, TrainingAtImportError):
         problem = f"the module trains a model when it is imported{where(error)}"
-        fix = 'move what trains below if __name__ == "__main__":'
-    return invalid(key, path, problem=problem, fix=fix)
+        return invalid(key, path, problem=problem, fix='move what trains below if __name__ == "__main__":')
+    return invalid(key, path, problem=problem, fix="correct that line")
 
 
 class TrainingAtImportError(Exception):
@@ -105,7 +105,9 @@ def raised(error: BaseException) -> str:
 
     Such as `ValueError: bad unit (nets.py:14 in build, nets.py:9 in hidden: return keras.layers.Dense("ten"))`.
     """
-    return describe(error) + where(error)
+    # Keras ends its messages with a list of all arguments.
+    text = re.split("(?:Call a|A)rguments received by", in_one_line(f"{type(error).__name__}: {error}"))[0]
+    return text.rstrip()[:_SHOWN_CHARACTERS] + where(error)
 
 
 def where(error: BaseException) -> str:
@@ -114,8 +116,9 @@ def where(error: BaseException) -> str:
     while cause is not None:
         frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _is_users(Path(frame.filename))]
         if frames:
-            places = [f"{_shown(Path(frame.filename))}:{frame.lineno} in {frame.name}" for frame in frames]
-            code = in_one_line(frames[-1].line or "")[:_SHOWN_CHARACTERS]
+            # As an editor finds it from the current directory.
+            places = [f"{os.path.relpath(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
+            code = in_one_line(frames[-1].line or "")[:_CODE_CHARACTERS]
             return f" ({', '.join(places[-_SHOWN_FRAMES:])}: {code})".replace(" in <module>", "")
         cause = cause.__cause__ or cause.__context__
     return ""
@@ -125,13 +128,12 @@ def _is_users(file: Path) -> bool:
     # Code without a file, such as `<frozen importlib>`, is Python's.
     if file.name.startswith("<") or file.is_relative_to(_PACKAGE):
         return False
-    is_installed = file.is_relative_to(_PYTHON) or not set(_INSTALLED).isdisjoint(file.parts)
-    return not is_installed or not _named.isdisjoint((*file.parts, file.stem))
+    return not is_installed(file) or not _named.isdisjoint((*file.parts, file.stem))
 
 
-def _shown(file: Path) -> Path | str:
-    """Returns a file as an editor finds it from the current directory; the name alone of one outside."""
-    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file.name
+def is_installed(file: Path) -> bool:
+    """Returns whether a file is of Python's library or of an installed package, in whatever environment."""
+    return file.is_relative_to(_PYTHON) or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
 def parameters(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:

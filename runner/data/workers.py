@@ -115,7 +115,7 @@ def _write_examples(source: DataSource, epoch: int, rows: Rows, arrays: Mapping[
     for index, row in enumerate(rows):
         try:
             example = source.example(int(row), epoch)
-        except (ConfigError, DataError):
+        except ConfigError:
             raise
         # The user's code may raise errors of any type.
         except Exception as error:

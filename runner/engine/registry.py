@@ -36,6 +36,7 @@ from runner.errors import invalid
 from runner.host import stages
 from runner.host.late import late
 from runner.host.libraries import installed
+from runner.host.signals import current
 from runner.model import loading, target
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class EngineEntry:
 
     def module(self, name: str) -> ModuleType:
         """Returns one of the package's modules."""
-        return importlib.import_module(f"{self.package}.{name}")
+        with current().importing():
+            return importlib.import_module(f"{self.package}.{name}")
 
 
 _KERAS_DTENSOR = EngineEntry(

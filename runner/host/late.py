@@ -12,6 +12,9 @@ take several to import. A module that may need one of them names it at its top, 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
+
+from runner.host.signals import current
 
 
 class late:  # noqa: N801 - called as a function
@@ -20,5 +23,6 @@ class late:  # noqa: N801 - called as a function
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, attribute: str) -> object:
-        return getattr(import_module(self._name), attribute)
+    def __getattr__(self, attribute: str) -> Any:
+        with current().importing():
+            return getattr(import_module(self._name), attribute)

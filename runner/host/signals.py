@@ -5,10 +5,12 @@ A signal ends a run between two device calls, never inside one. Imports nothing 
 
 from __future__ import annotations
 
+import _thread
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from runner.errors import Interrupted
 
@@ -17,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
+_MAIN_THREAD = _thread.get_ident()  # which imports this module
 # A scheduler may send SIGUSR1 some time before a job's end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 # A wrapper such as `srun` passes on a signal that the terminal has sent to this process already: signals within this
@@ -37,6 +40,7 @@ class StopRequest:
         self.deferred = False
         self.signum: int | None = None
         self._arrival = 0.0
+        self._at_once = False
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> StopRequest:
@@ -51,6 +55,10 @@ class StopRequest:
             signal.signal(signum, handler)
 
     def _note(self, signum: int, _frame: FrameType | None) -> None:
+        if self._at_once:
+            with suppress(OSError):
+                os.write(1, b" interrupted\n")  # ends the stage's line; stderr may be the log for now
+            os._exit(128 + signum)
         if self.signum is None:
             # The time first: a second signal may be handled right after the call of `monotonic`, and then must find
             # both values.
@@ -88,6 +96,23 @@ class StopRequest:
             yield
         finally:
             self.deferred = before
+
+    @contextmanager
+    def importing(self, *, at_once: bool = False) -> Iterator[None]:
+        """Defers signals, and then raises `Interrupted`: a library whose import is cut off may crash at any time.
+
+        With `at_once` a signal ends the process there and then, which has nothing to save or to record yet.
+        """
+        if self.deferred or _thread.get_ident() != _MAIN_THREAD:  # which alone handles signals
+            yield
+            return
+        self._at_once = at_once
+        try:
+            with self.deferring():
+                yield
+        finally:
+            self._at_once = False
+        self.raise_if_requested()
 
 
 # The command's, if one runs. Process-wide, as signal handlers are.

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.config.import_path import parameters, where
+from runner.config.import_path import parameters, raised
 from runner.config.schema import ModelConfig
-from runner.errors import ConfigError, in_one_line, shown
+from runner.errors import ConfigError, shown
 from runner.layout.paths import RESERVED
 from runner.task.base import DataSpec
 
@@ -80,8 +80,7 @@ def call(
         # From one of our own builders, which names the key.
         raise
     except Exception as error:
-        reason = in_one_line(f"{type(error).__name__}: {error}")
-        message = f"model._target_={config.target}: the builder raised {reason}{where(error)}"
+        message = f"model._target_={config.target}: the builder raised {raised(error)}"
         if config.options:
             options = ", ".join(f"model.{key}={shown(value)}" for key, value in config.options.items())
             message += f"; it was given {options}"

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from runner.cluster.team import current as current_team
+from runner.host.signals import current
+
 
 def load(names: Sequence[str], *, without: Sequence[str]) -> None:
     """Imports those packages, in this order, that are installed, while they don't find the ones of `without`.
@@ -15,7 +18,8 @@ def load(names: Sequence[str], *, without: Sequence[str]) -> None:
     The optional dependencies take a third of the time. The process's environment must be set, see
     `runner.engine.registry.prepare`.
     """
-    with hidden(without):
+    # Of several processes, the others wait to be told of a signal. A run's record is not open yet.
+    with current().importing(at_once=current_team().count == 1), hidden(without):
         for name in names:
             # The first code that needs a missing package reports it, with what to install.
             if importlib.util.find_spec(name) is not None:

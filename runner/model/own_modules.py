@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import random
 import sys
-import sysconfig
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import ClassVar
 
 from numpy import random as numpy_random
 
-from runner.config.import_path import TrainingAtImportError
+from runner.config.import_path import TrainingAtImportError, is_installed
 
 _OURS = ("runner", "hydra_plugins")
 # NumPy takes a seed of 32 bits.
@@ -129,17 +128,7 @@ def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:
         return True
     if spec.origin is None or not spec.has_location or top in sys.stdlib_module_names:
         return False
-    path = Path(spec.origin).absolute()
-    return not any(path.is_relative_to(folder) for folder in _installed())
-
-
-@cache
-def _installed() -> tuple[Path, ...]:
-    """Returns the folders of Python's library and of installed packages."""
-    folders = [Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
-    paths = sysconfig.get_paths()
-    folders += [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths]
-    return tuple(folder.absolute() for folder in folders)
+    return not is_installed(Path(spec.origin).absolute())
 
 
 def watch(seed: int, own: Collection[str] = ()) -> None:

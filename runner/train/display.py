@@ -28,10 +28,7 @@ Means = Mapping[str, float]
 
 
 class Display:
-    """Shows the progress of training: a bar per period on a terminal, or lines for logs and pipes.
-
-    Both end with the time that the whole run will still take.
-    """
+    """Shows the progress of training and the time to its end: a bar per period on a terminal, or lines elsewhere."""
 
     def __init__(self, mode: str = "none", console: Console | None = None, evaluated: str = "test") -> None:
         """Shows nothing yet.
@@ -46,11 +43,10 @@ class Display:
         self._shows = mode != "none"
         self._period = ""
         self._steps = 0
-        self._done = 0
         self._steps_after = 0
-        # The pace of the run with its evaluations and checkpoints, but without its first call, which compiles.
-        self._trained = 0
-        self._first_call: float | None = None
+        # When the first call had ended, which compiles, and the run's steps that were left then. The pace since then
+        # has evaluations and checkpoints in it.
+        self._first_call: tuple[float, int] | None = None
         self._left = ""
         self._shown = time.monotonic()
         self._task: TaskID | None = None
@@ -73,7 +69,6 @@ class Display:
         """
         self._period = name
         self._steps = steps
-        self._done = done
         self._steps_after = after
         if self._progress is not None:
             self._progress.start()
@@ -97,16 +92,12 @@ class Display:
     def _time_left(self, done: int) -> str:
         """Returns the time to the end of the run when so many steps of the period are done; nothing at first."""
         now = time.monotonic()
-        if self._first_call is None:
-            self._first_call = now
-        else:
-            self._trained += done - self._done
-        self._done = done
-        if not self._trained:
+        left = self._steps - done + self._steps_after
+        self._first_call = self._first_call or (now, left)
+        began, left_then = self._first_call
+        if left == left_then:
             return ""
-        steps_left = self._steps - done + self._steps_after
-        seconds = steps_left * (now - self._first_call) / self._trained
-        return f"run {timedelta(seconds=round(seconds))}"
+        return f"run {timedelta(seconds=round(left * (now - began) / (left_then - left)))}"
 
     def end_period(self, means: Means, evaluation: Evaluation | None) -> None:
         """Prints the period's line, with the evaluation after it if one was due."""

@@ -30,7 +30,7 @@ from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.engine.optim import transformation
-from runner.errors import EngineError, UnsavedError
+from runner.errors import ConfigError, EngineError, UnsavedError
 from runner.host import signals, stages
 from runner.host.outputs import quiet_native_log, required, spared
 from runner.host.outputs import warn as warn_of_disk
@@ -151,16 +151,24 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             return engine, plan, splits
 
         with workers.Workers(config.dataset) as readers, ExitStack() as until_recorded:
-            # ------------------------------------------------------------------ the record
-            ready = verdict = None
-            if previous is not None or (continued is not None and continued.tracking_id):
-                # A rejected resume leaves the record as it was, and a verification or an engine may reject it. A
-                # new run that fails here is to have a record.
+            # ------------------------------------------------------------------ verification, engine and plan
+            continues = previous is not None or (continued is not None and bool(continued.tracking_id))
+            verdict = ready = failure = None
+            try:
                 with limits.explained(config.mesh):
                     verdict = verified()
-                    if verdict is not None and verdict.failure:
-                        verdict.record(folder, Tracker(), console)  # shown, and raised
-                    ready = built()
+                    if verdict is None or not verdict.failure:
+                        ready = built()
+            except Exception as error:
+                # A rejected resume leaves the record as it was, and an invalid model, task or layout gets none. Any
+                # other new run that fails here is to have one, unless other processes wait for this one meanwhile.
+                if continues or isinstance(error, ConfigError) or team.count > 1:
+                    raise
+                failure = error
+            if continues and verdict is not None and verdict.failure:
+                verdict.record(folder, Tracker(), console)  # shown, and raised
+
+            # ------------------------------------------------------------------ the record
             with required(folder):
                 (folder / "config.yaml").write_text(yaml_text)
             opening = partial(open_run, config, content, invocation.command("runner"), continued=continued)
@@ -196,11 +204,12 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
             _log_inputs(tracker, data, folder)
             tracker.watch_machine()
 
-            # ------------------------------------------------------------------ verification, engine and plan
-            verdict = verdict or verified()
+            if failure is not None:
+                raise failure
             if verdict is not None:
                 verdict.record(folder, tracker, console)
-            engine, plan, splits = ready or built()
+            assert ready is not None
+            engine, plan, splits = ready
             if team.is_first:
                 with spared(str(folder / _SUMMARY)):
                     (folder / _SUMMARY).write_text(engine.summary(), "utf-8")

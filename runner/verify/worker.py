@@ -22,14 +22,14 @@ from runner.cluster import lifecycle as processes
 from runner.cluster.place import Place, from_launcher
 from runner.cluster.team import current
 from runner.config.build import build
-from runner.config.import_path import where
+from runner.config.import_path import raised
 from runner.config.schema import MeshConfig, RunConfig
 from runner.data import loading
 from runner.data.base import Array
 from runner.engine import registry
 from runner.engine.lengths import run_length, without_padding
 from runner.engine.optim import transformation
-from runner.errors import ConfigError, DataError, EngineError
+from runner.errors import ConfigError, EngineError
 from runner.host.late import late
 from runner.layout import mesh
 from runner.layout.mesh import device_kind
@@ -49,8 +49,6 @@ else:
     own_step_reference = late("runner.verify.own_step_reference")
     keras_reference = late("runner.verify.keras_reference")
 
-# Characters of a library's error that are shown: enough for the cause of most, on a few lines of a terminal.
-_MAX_ERROR = 600
 # Products of float32 in float32. GPUs and TPUs round their operands to 10 or 7 bits by default, which the tolerance
 # does not include: on one H200, two programs of the same gpt differed by 1.2 times the tolerance. With this setting
 # its loss after 20 steps was that of the CPU to seven digits.
@@ -76,14 +74,12 @@ def main() -> None:
             result = {"verification": None if verification is None else asdict(verification)}
     except ConfigError as error:
         result = {"invalid": str(error)}
-    except (DataError, EngineError) as error:
+    except EngineError as error:
         result = {"failed": str(error)}
     except Exception as error:
         # Whatever a library raises ends as one line, as in a run; the log has the traceback.
         traceback.print_exc()
-        text = " ".join(str(error).split())
-        # A library's error ends with what a user's code raised.
-        result = {"failed": f"{type(error).__name__}: {text[-_MAX_ERROR:]}{where(error)}"}
+        result = {"failed": raised(error)}
     result_file(folder, from_launcher()).write_text(json.dumps(result))
     errors = [str(text) for kind, text in result.items() if kind != "verification"]
     for text in errors:

@@ -13,7 +13,7 @@ import pytest
 from runner.config.schema_data import DatasetConfig
 from runner.data.loading import load
 from runner.data.sources import mnist
-from runner.errors import DataError
+from runner.errors import DataError, DownloadError
 from tests.data.conftest import LOAD, python
 
 
@@ -147,7 +147,7 @@ def test_offline_with_nothing_kept_says_the_choices(
 ) -> None:
     for name, value in OFFLINE.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DownloadError) as caught:
         load(DatasetConfig("mnist", data_dir=str(tmp_path), **keys))  # type: ignore[arg-type]
     line = str(caught.value)
     assert line.startswith("dataset=mnist")
@@ -167,5 +167,5 @@ def test_images_are_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert data.train.read(np.arange(3))["image"].shape == (3, 14, 10, 1)
     assert data.specs["label"].names[-1] == "Ankle boot"
     monkeypatch.setattr(mnist, "_from_host", lambda _: files | {"t10k-labels-idx1-ubyte": b"other"})
-    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte as downloaded is corrupted"):
+    with pytest.raises(DownloadError, match="t10k-labels-idx1-ubyte as downloaded is corrupted"):
         load(DatasetConfig("fashion_mnist", data_dir=str(tmp_path / "new")))

@@ -4,7 +4,7 @@ import pytest
 
 from runner.config.schema import DatasetConfig
 from runner.data.loading import load
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError, DownloadError
 from tests import forks
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_a_dataset_that_tfds_has_prepared_is_read_without_its_code(tmp_path: Pat
     ],
 )
 def test_what_can_not_be_prepared_is_one_line(keys: dict[str, object], said: str, tmp_path: Path) -> None:
-    with pytest.raises((ConfigError, DataError)) as caught:
+    with pytest.raises((ConfigError, DownloadError)) as caught:
         load(DatasetConfig(data_dir=str(tmp_path), **keys))  # type: ignore[arg-type]
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)

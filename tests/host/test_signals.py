@@ -21,6 +21,11 @@ SWALLOWING = START + (
     "def body():\n    try:\n        print('here', flush=True)\n        time.sleep(60)\n"
     "    except Exception:\n        return 0\n    return 0\n" + CALL
 )
+IMPORTING = START + (
+    "from runner.host.signals import current\ndef body():\n    with current().importing(at_once=bool(sys.argv[1:])):\n"
+    "        print('here', flush=True)\n        time.sleep(0.5)\n        print('imported', flush=True)\n    return 0\n"
+    + CALL
+)
 SAVING = START + (
     "from runner.host.signals import current\ndef body():\n    with current().deferring():\n"
     "        print('here', flush=True)\n        while not current().requested:\n            time.sleep(0.01)\n"
@@ -52,6 +57,11 @@ def ended(process: subprocess.Popen[str], *signums: int) -> tuple[int, str, str]
         time.sleep(0.03)
     out, err = process.communicate(timeout=30)
     return process.returncode, out, err
+
+
+def test_a_signal_cuts_no_import_off_but_may_end_the_process_at_once() -> None:
+    assert ended(started(IMPORTING), signal.SIGINT) == (130, "imported\n", "interrupted\n")
+    assert ended(started(IMPORTING, "at once"), signal.SIGTERM) == (143, " interrupted\n", "")
 
 
 @pytest.mark.parametrize(("text", "signum"), [*((WAITING, signum) for signum in SIGNALS), (SWALLOWING, signal.SIGINT)])

@@ -4,6 +4,8 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
+from runner.model import target
+
 
 def maths(keras: Any) -> SimpleNamespace:
     """Returns a few functions of tensors, of whichever Keras."""
@@ -18,6 +20,15 @@ def constrained(keras: Any, input_shape: Any, num_classes: int) -> Any:
     kinds = keras.constraints
     limits = {"kernel_constraint": kinds.MaxNorm(0.1), "bias_constraint": kinds.NonNeg()}
     return _net(keras, input_shape, num_classes, keras.layers.Dense(8, name="d3", **limits))
+
+
+def every_activation(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """One layer of each activation that `model.activation` may name with this Keras, which has no other."""
+    names = target.ACTIVATIONS + target.OF_KERAS_3 * hasattr(keras, "ops")
+    if hasattr(keras, "ops"):
+        assert {*names, "threshold"} == set(keras.src.activations.ALL_OBJECTS_DICT)
+    layers = [keras.layers.Activation(name) for name in names if name != "glu"]  # which halves the units
+    return _net(keras, input_shape, num_classes, *layers)
 
 
 def subclassed(keras: Any, input_shape: Any, num_classes: int) -> Any:

@@ -52,6 +52,7 @@ ALLOWED: list[tuple[str, dict[str, Any]]] = [
     ("keeps", {"options": {"what": "evaluation"}, "evaluated": True}),
     ("frozen", PAD),
     ("same_names", {}),
+    ("every_activation", {}),
 ]
 
 

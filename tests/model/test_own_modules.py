@@ -30,11 +30,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    own_modules._installed.cache_clear()
     forget()
     yield
     forget()
-    own_modules._installed.cache_clear()
 
 
 def forget() -> None:

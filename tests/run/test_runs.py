@@ -26,12 +26,12 @@ DIGITS = ["dataset=digits", "trainer.log_model=false", "trainer.progress=lines"]
 
 STAGES = [  # in a run's order
     "preparing digits",
-    "opening the run's record in MLflow",
     f"loading TensorFlow {version('tensorflow')}",
     "checking the mesh's arithmetic",
     "building the model",
     "compiling the step",
     "compiling the evaluation",
+    "opening the run's record in MLflow",
     "writing the results",
 ]
 
@@ -189,6 +189,8 @@ def test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step(tmp_path
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_in_one_line(tmp_path: Path) -> None:
+    # What is invalid for the data alone is no run: the record below is the only one.
+    assert "model.patch=5 must divide" in run(tmp_path, "model=vit", "model.patch=5", code=2).stderr
     done = run(tmp_path, "optimizer=sgd", "optimizer.learning_rate=1e30", code=1)
     assert done.stderr.startswith("error: the loss is ")
     assert "trainer.on_nan=stop" in done.stderr

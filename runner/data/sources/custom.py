@@ -128,7 +128,7 @@ def _call_target(config: DatasetConfig) -> object:
     import_path.check_options("dataset", config.target, target, config.options)
     try:
         return target(**config.options)
-    except (ConfigError, DataError):
+    except ConfigError:
         raise
     # The user's code may raise errors of any type.
     except Exception as error:

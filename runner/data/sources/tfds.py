@@ -19,7 +19,7 @@ from runner.data.base import DataSource, Encoding, FullDataset, in_memory
 from runner.data.selection import RAM_BYTES
 from runner.data.sources import stored
 from runner.data.sources.prepared import META, data_dir, load_or_write, report_progress
-from runner.errors import ConfigError, DataError, invalid
+from runner.errors import ConfigError, DataError, DownloadError, invalid
 
 # This excludes community names such as `namespace:name`, for which TFDS would download and import code.
 _NAME = re.compile(r"\w+(/[\w.+-]+)?(:\d+\.\d+\.\d+)?")
@@ -95,11 +95,11 @@ def _prepare(config: DatasetConfig, root: Path, into: Path) -> None:
         answer = json.loads(lines[-1])
     except (IndexError, ValueError):
         last = (result.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise DataError(f"preparing {name} failed with exit code {result.returncode}: {last}") from None
+        raise DownloadError(f"preparing {name} failed with exit code {result.returncode}: {last}") from None
     if "invalid" in answer:
         raise ConfigError(answer["invalid"])
     if "failed" in answer:
-        raise DataError(
+        raise DownloadError(
             f"dataset.name={name}: there is no prepared data in {root}, and {answer['failed']}; prepare it on a "
             "machine with a network and set dataset.data_dir or TFDS_DATA_DIR to that folder, or use dataset=digits, "
             "which needs no network"

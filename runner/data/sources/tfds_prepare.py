@@ -17,7 +17,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 
 from runner.data.sources.prepared import META
-from runner.errors import ConfigError, DataError, describe, did_you_mean, invalid
+from runner.errors import ConfigError, DownloadError, describe, did_you_mean, invalid
 
 _FORMAT = "array_record"
 # TFDS's own 10 retries, with growing pauses, would keep an offline run waiting for minutes.
@@ -51,7 +51,7 @@ def prepare(name: str, download: bool, root: str, into: str) -> None:
     builder = _builder(name, root)
     if not builder.is_prepared():
         if not download:
-            raise DataError("dataset.download=false forbids the download")
+            raise DownloadError("dataset.download=false forbids the download")
         downloader.MAX_RETRIES = _RETRIES
         # One folder per builder: TFDS names what it extracts after the file, and builders share file names.
         extracted = Path(root, "downloads", "extracted", builder.name)
@@ -145,7 +145,7 @@ def main() -> None:
         answer = {"invalid": str(error)}
     # Builders raise errors of any type.
     except Exception as error:
-        answer = {"failed": str(error) if isinstance(error, DataError) else f"TFDS failed ({describe(error)})"}
+        answer = {"failed": str(error) if isinstance(error, DownloadError) else f"TFDS failed ({describe(error)})"}
     print(json.dumps(answer), flush=True)
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from runner.config.import_path import parameters, where
+from runner.config.import_path import parameters, raised
 from runner.config.schema import ModelConfig
 from runner.data.base import Array, ArraySpec, Batch
 from runner.engine.base import LayerOutput, as_called
@@ -22,7 +22,7 @@ from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import FirstValue, host_memory
 from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import keys_by_id, map_values, subset, without
-from runner.errors import ConfigError, in_one_line, invalid
+from runner.errors import ConfigError, invalid
 from runner.model import builder, contract, padding, preprocessing, stored, target
 from runner.model.hub import inputs as hub_inputs
 from runner.model.own_modules import seeded
@@ -313,7 +313,7 @@ def _output_shapes(model: keras.Model, config: ModelConfig, data: DataSpec) -> d
     except Exception as error:  # A user's layers may raise anything.
         inputs = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
         raise ConfigError(
-            f"model._target_={config.target}: called with {inputs}, the model raised {reason(error)}"
+            f"model._target_={config.target}: called with {inputs}, the model raised {raised(error)}"
         ) from error
     if isinstance(outputs, Mapping) and all(hasattr(output, "shape") for output in outputs.values()):
         return {str(name): tuple(output.shape) for name, output in outputs.items()}
@@ -321,12 +321,6 @@ def _output_shapes(model: keras.Model, config: ModelConfig, data: DataSpec) -> d
     for number, output in enumerate(jax.tree.leaves(outputs)):
         shapes[str(number)] = (None, *output.shape[1:])
     return shapes
-
-
-def reason(error: Exception) -> str:
-    """Returns an error in one line with the user's own code, without Keras's list of arguments."""
-    message, _, _ = str(error).partition("Arguments received by")
-    return in_one_line(f"{type(error).__name__}: {message}") + where(error)
 
 
 def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 from jax.stages import Compiled, Lowered
 
+from runner.config.import_path import raised
 from runner.config.schema import ModelConfig
 from runner.engine.base import ProgramCost
 from runner.engine.jax import private
-from runner.engine.jax.adapter import reason
 from runner.engine.jax.residuals import equations
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
@@ -82,7 +82,7 @@ def traced_gradients(
         raise
     except Exception as error:  # A user's layers may raise anything.
         raise ConfigError(
-            f"model._target_={config.target}: a training step of the model raised {reason(error)}"
+            f"model._target_={config.target}: a training step of the model raised {raised(error)}"
         ) from error
     _check_dependence(trace, trainable, config)
     return trace

@@ -77,7 +77,7 @@ def check(config: RunConfig) -> RunConfig:
     on_jax = registry.ENGINES[config.engine.name].full
     checks_cluster.check(config.cluster, config.mesh, config.resume)
     layout.check(config.layout, config.mesh.axes)
-    target.check(config.model)
+    target.check(config.model, on_jax=on_jax)
     hub.check(config.model, config.dataset, config.engine.name, on_jax=on_jax)
     gpt_options.check(config.model, on_jax=on_jax)
     if config.run is None:

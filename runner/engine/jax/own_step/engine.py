@@ -17,11 +17,12 @@ import numpy as np
 from jax import lax
 
 from runner import arrays
+from runner.config.import_path import raised
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches, LayerOutput
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import private
-from runner.engine.jax.adapter import outputs_of, reason
+from runner.engine.jax.adapter import outputs_of
 from runner.engine.jax.engine import JaxEngine
 from runner.engine.jax.layers.gradients import exact_gradients
 from runner.engine.jax.names import Names
@@ -93,7 +94,7 @@ class Functions:
         except ConfigError:
             raise
         except Exception as error:  # A user's function may raise anything.
-            raise self.parts.invalid(f"{name} raised {reason(error)}", "fix it") from error
+            raise self.parts.invalid(f"{name} raised {raised(error)}", "fix it") from error
 
     def _by_example(self, function: str, metrics: object, names: tuple[str, ...], batch: Arrays) -> Sums:
         """Returns metrics as float32 (B,); a number for the whole batch counts for each example."""
@@ -151,7 +152,7 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
             outputs, _ = model.stateless_call(entry.trainable, entry.non_trainable, inputs, **training)
         except Exception as error:  # A model may raise anything for inputs that are not its own.
             names = ", ".join(self._functions.task.input_names)
-            problem = f"the model does not take the task's inputs, {names} ({reason(error)})"
+            problem = f"the model does not take the task's inputs, {names} ({raised(error)})"
             fix = "set task.inputs to the arrays that it takes, or task.exported to another model"
             raise invalid("task.exported", name, problem=problem, fix=fix) from error
         return jax.tree.map(lambda output: output.astype(jnp.float32), outputs)

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import jax
 import keras
 
+from runner.config.import_path import raised
 from runner.config.schema import RunConfig
 from runner.engine.jax import private
-from runner.engine.jax.adapter import Keras3Factory, reason, under_policy
+from runner.engine.jax.adapter import Keras3Factory, under_policy
 from runner.engine.jax.names import Names
 from runner.engine.jax.shards import FirstValue, host_memory
 from runner.engine.mappings import keys_by_id, map_values
@@ -242,7 +243,7 @@ class OwnStepFactory:
             except ConfigError:
                 raise
             except Exception as error:  # A user's class may raise anything.
-                raise ConfigError(f"{KEY}={path}: build raised {reason(error)}; fix it") from error
+                raise ConfigError(f"{KEY}={path}: build raised {raised(error)}; fix it") from error
             parts = parts_of(step, path)
         preprocessing.settle(self._task, parts.models.values())
         return parts
