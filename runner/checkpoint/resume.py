@@ -225,7 +225,8 @@ def check_examples(checkpoint: Checkpoint, content: Mapping[str, object], *, ord
             key,
             now.get(key),
             problem=f"the run has trained with {trained}, which decides its examples or their order",
-            fix=f"leave out {key}, or start a new run",
+            # A default may have changed since.
+            fix=f"{'set ' + trained if now.get(key) is None else 'leave out ' + key}, or start a new run",
         )
 
 

@@ -74,11 +74,13 @@ class DatasetConfig:
         `batch_size` and 1,000, rounded up to a multiple of the batch axis; `batch_size` if the loss compares the rows
         of a batch (`task.whole_batch=true`).
       train: split expression, such as `train`, `train[:5000]` or `train[10%:]+test`.
-      validation: split expression for evaluations during training; null: the data's own split `validation` if a file
-        or folder has one, else none.
+      validation: split expression for evaluations during training, which select the best checkpoint; null: the data's
+        own split `validation` if it has one (with `holdout: null`, or as a file or folder), else see `holdout`.
       test: split expression for the final evaluation; null: the data's own split `test`, else a fixed fifth of train
         (for text the last tenth of the documents).
-      holdout: fraction of train that is held out as validation split, chosen with the run's seed; 0: none.
+      holdout: fraction of train that is held out as validation split, chosen with the run's seed; 0: none, so
+        evaluations are on test; null: 0.1 if there is no validation split, and 0 if a full batch would not be left
+        or the dataset is a mixture.
       standardize: standardize numeric inputs with the mean and standard deviation of the train split: true (float
         arrays and integer columns, but no target), false, or the names of the arrays.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
@@ -114,7 +116,7 @@ class DatasetConfig:
     validation: str | None = None
     test: str | None = "test"
     # With 1 nothing would be left to train on.
-    holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
+    holdout: float | None = number(0.0, at_least=0.0, below=1.0, example=0.1)
     standardize: Any = checked(
         False,
         whole=valid_if(_is_standardize, "must be true, false or a list of array names"),

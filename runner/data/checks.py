@@ -28,7 +28,7 @@ _KEYS_OF_PARTS = {
     "train": ("train",),
     "validation": (None,),
     "test": (None, "test"),
-    "holdout": (0.0,),
+    "holdout": (None, 0.0),
     "image_size": (None,),
 }
 # Keys that have another name in YAML.

@@ -28,6 +28,8 @@ from runner.errors import invalid
 # Memory-mapped selections below this size are copied into RAM, where gathering shuffled rows is faster. 1 GiB fits
 # next to a model on every machine that we run on; larger selections stay mapped and are cached by the kernel.
 RAM_BYTES = 1 << 30
+# Without a validation split, this share of train becomes one (`dataset.holdout=null`).
+HOLDOUT = 0.1
 # Without a split `test`, this share of train becomes the test split.
 TEST_SHARE = 0.2
 # A constant and not the run's seed: the test examples must be the same for every run on the same data.
@@ -118,15 +120,17 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated:
         about["train"] = f"{config.train} without the {test.size:,} of test"
 
     validation_split = config.validation
-    uses_own_validation = registry.entry(config).is_users_data and "validation" in full.splits
+    is_default = config.holdout is None
+    uses_own_validation = "validation" in full.splits and (is_default or registry.entry(config).is_users_data)
     if validation_split is None and uses_own_validation and not config.holdout:
         validation_split = "validation"
+    holdout = _default_holdout(train.size, config) if is_default else config.holdout
     validation = None
     if validation_split is not None:
         validation = select("validation", validation_split, full)
         about["validation"] = validation_split
-    elif config.holdout:
-        train, validation = _random_parts(train, config.holdout, (seed, *_HOLDOUT_STREAM), "holdout")
+    elif holdout:
+        train, validation = _random_parts(train, holdout, (seed, *_HOLDOUT_STREAM), "holdout")
         if "validation" not in full.splits:
             held_out["validation"] = validation
         about["validation"] = f"{validation.size:,} of {config.train}, chosen by seed {seed}"
@@ -191,6 +195,14 @@ def select(key: str, text: str, full: FullDataset) -> DataSource:
         return sources[0]
     rows = [np.arange(start, stop) for _, start, stop in ranges]
     return Selection(list(zip(sources, rows, strict=True)), specs)
+
+
+def _default_holdout(size: int, config: DatasetConfig) -> float:
+    """Returns the share of a training split that becomes the validation split if the config names none."""
+    count = round(size * HOLDOUT)
+    # The splits of a mixture are those of its parts.
+    is_mixture = "parts" in registry.entry(config).keys
+    return HOLDOUT if count and size - count >= config.batch_size and not is_mixture else 0.0
 
 
 def _other_split(key: str, full: FullDataset) -> str:

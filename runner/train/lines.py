@@ -61,15 +61,15 @@ def data_lines(
         selected.append(f"the best checkpoint by {trainer.checkpoint.best}")
     if trainer.early_stopping.metric is not None:
         selected.append(f"the end of the run by {trainer.early_stopping.metric}")
-    if selected:
-        split = splits.selecting_name
-        description = data.selection.get(split, split)
-        if description != split:
-            split = f"{split} ({description})"
-        line = f"{split}, {splits.selecting.size:,} examples, selects {' and '.join(selected)}"
-        if splits.test is not None:
-            line = f"{line}; test, {splits.test.size:,} examples, is evaluated once at the end"
-        lines.append(line)
+    use = f"selects {' and '.join(selected)}" if selected else "is evaluated during training"
+    split = splits.selecting_name
+    description = data.selection.get(split, split)
+    if description != split:
+        split = f"{split} ({description})"
+    line = f"{split}, {splits.selecting.size:,} examples, {use}"
+    if splits.test is not None:
+        line = f"{line}; test, {splits.test.size:,} examples, is evaluated once at the end"
+    lines.append(line)
     return lines
 
 

@@ -158,7 +158,7 @@ def _chosen(config: DatasetConfig, split: str, data: Dataset) -> tuple[DataSourc
         # Without augmentation, as in every evaluation.
         source = replace(data.train, training=False) if isinstance(data.train, Augmented) else data.train
         # With a holdout the expression would include the examples that are held out.
-        return source, "train" if config.holdout else config.train
+        return source, config.train if config.holdout == 0 else "train"
     if split == "validation":
         if data.validation is None:
             problem = "the run has no validation split"

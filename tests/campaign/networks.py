@@ -15,7 +15,7 @@ from runner.model.portable import ops_of
 _TRAIN, _TEST = 88, 32  # the third batch of 32 is a quarter padding, and the fourth begins the next epoch
 _WORDS, _LENGTH = 12, 7
 _OWN = "tests.campaign.networks"
-_CUSTOM = ("dataset=custom", "model=custom")
+_CUSTOM = ("dataset=custom", "dataset.holdout=0", "model=custom")
 _DIGITS = ("dataset=digits", f"dataset.train='train[:{_TRAIN}]'", "task.classes=10")
 
 

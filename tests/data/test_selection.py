@@ -61,6 +61,28 @@ def test_train_validation_and_test_share_no_example_and_leave_none_out(
     assert [held(again.train), held(again.test)] == [parts[0], parts[2]]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "keys", "sizes_used"),
+    [
+        ({"train": 100, "test": 9}, {}, (90, 10, 9)),
+        ({"train": 100}, {}, (72, 8, 20)),
+        ({"train": 100, "validation": 7, "test": 9}, {}, (100, 7, 9)),
+        ({"train": 100, "extra": 7, "test": 9}, {"validation": "extra"}, (100, 7, 9)),
+        ({"train": 100, "test": 9}, {"holdout": 0.0}, (100, None, 9)),
+        ({"train": 100, "test": 9}, {"batch_size": 91}, (100, None, 9)),  # no batch would be left
+        ({"train": 4, "test": 9}, {"batch_size": 1}, (4, None, 9)),
+        ({"train": 100, "validation": 7, "test": 9}, {"name": "emnist/letters"}, (100, 7, 9)),
+        ({"train": 100, "test": 9}, {"name": "mixture"}, (100, None, 9)),
+    ],
+)
+def test_without_a_validation_split_a_tenth_of_train_becomes_one(
+    sizes: dict[str, int], keys: dict[str, object], sizes_used: tuple[int | None, ...]
+) -> None:
+    data = make_dataset(whole(**sizes), own(**{"holdout": None, "batch_size": 64} | keys), 0)
+    validation = None if data.validation is None else data.validation.size
+    assert (data.train.size, validation, data.test.size) == sizes_used
+
+
 def test_the_datas_own_splits_are_used_and_described() -> None:
     data = make_dataset(whole(train=20, validation=5, test=6), own(), 0)
     assert data.validation is not None

@@ -50,7 +50,14 @@ print(json.dumps({
 
 def trained(folder: Path, engine: str, store: str, *words: str) -> Any:
     """Trains on the folder's files, and returns the summary of the run."""
-    words = (f"engine={engine}", "dataset=arrays", f"dataset.path={folder}", "dataset.batch_size=20", *words)
+    words = (
+        f"engine={engine}",
+        "dataset=arrays",
+        f"dataset.path={folder}",
+        "dataset.batch_size=20",
+        "dataset.holdout=0",
+        *words,
+    )
     words = (*words, f"tracking.uri={store}", f"hydra.run.dir={folder / 'run'}")
     assert "could not log" not in forks.python("-m", "runner", *words, folder=folder).stderr
     return json.loads((folder / "run" / "summary.json").read_text())

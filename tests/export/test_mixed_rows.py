@@ -25,7 +25,10 @@ def build(keras, outputs):
     mixed = layers.Lambda(lambda x: x - 0.5 * x[::-1])
     return keras.Sequential([keras.Input((6,)), layers.Dense(8, "tanh"), mixed, layers.Dense(outputs.units)])
 """
-OPTIONS = "dataset=arrays dataset.path=data model=custom model._target_=models.build task.classes=3 mesh=single"
+OPTIONS = (
+    "dataset=arrays dataset.path=data dataset.holdout=0 model=custom model._target_=models.build task.classes=3"
+    " mesh=single"
+)
 SIZES = (
     "dataset.batch_size=16 dataset.eval_batch_size=16 trainer.epochs=1 tracking=none trainer.checkpoint.folder=kept"
 )

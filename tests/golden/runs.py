@@ -104,7 +104,7 @@ def load():
         "test": {name: array[1024:1536] for name, array in arrays.items()},
     }
 """
-LARGE = ["dataset=custom", "dataset._target_=large_digits.load", "task.classes=10"]
+LARGE = ["dataset=custom", "dataset.holdout=0", "dataset._target_=large_digits.load", "task.classes=10"]
 
 GOLDEN = [
     Golden("keras_tutorial", ("experiment=keras_tutorial", "dataset=digits")),

@@ -35,7 +35,7 @@ class Example:
     def all_overrides(self) -> list[str]:
         """The overrides of a run, without engine, mesh and layout."""
         own = [override.replace("{module}", self.module) for override in self.overrides]
-        source = ["dataset.batch_size=16"]
+        source = ["dataset.batch_size=16", "dataset.holdout=0"]
         if not any(override.startswith("dataset=") for override in own):
             module = f"{PACKAGE}.data" if self.data else self.module
             source = ["dataset=custom", f"dataset._target_={module}.load", *source]

@@ -75,7 +75,7 @@ def overrides(row: Row) -> list[str]:
     own += ["model=custom", f"model._target_={__name__}.build", f"+model.row={row.name}"]
     if not any(override.startswith("optimizer=") for override in row.overrides):
         own += OPTIMIZER
-    return [*own, *COMMON, *row.overrides]
+    return [*own, "dataset.holdout=0", *COMMON, *row.overrides]
 
 
 def recorded(row: Row, name: str) -> dict[str, np.ndarray]:

@@ -50,7 +50,7 @@ def test_rows_are_read_in_proportion_to_what_a_process_needs(tmp_path: Path) -> 
     (tmp_path / "counted.py").write_text(COUNTED)
     chosen = (
         *("dataset=custom", "dataset._target_=counted.Counted", f"+dataset.log={tmp_path}/rows", "dataset.test=null"),
-        *("dataset.batch_size=24", "engine=jax", "mesh=batch2", "trainer.epochs=2"),
+        *("dataset.holdout=0", "dataset.batch_size=24", "engine=jax", "mesh=batch2", "trainer.epochs=2"),
         *("trainer.accumulate_steps=2", "task.classes=10", "tracking=none"),
     )
     run(tmp_path / "alone", *chosen, more=more)

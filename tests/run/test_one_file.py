@@ -92,7 +92,7 @@ def test_it_trains_on_jax_and_an_evaluation_rebuilds_the_same_model(tmp_path: Pa
     out = tmp_path / "evaluated"
     command(tmp_path, "runner.evaluate", "run=latest", f"hydra.run.dir={out}")
     evaluated = json.loads((out / "evaluate.json").read_text())
-    assert evaluated["loss"] == summary["eval_loss"]
+    assert evaluated["loss"] == summary["test_loss"]
 
 
 @pytest.mark.nightly

@@ -62,6 +62,7 @@ def loss(image: np.ndarray, label: np.ndarray, factor: float) -> float:
 def options(engine: str, mesh: str) -> list[str]:
     return [
         f"engine={engine}", f"mesh={mesh}", "dataset=arrays", "dataset.path=pictures", "dataset.batch_size=16",
+        "dataset.holdout=0",
         "dataset.eval_batch_size=16", "model=custom", "model._target_=models.build", "task.classes=3",
         "trainer.epochs=1", "optimizer=sgd", "optimizer.learning_rate=1e-30",
     ]  # fmt: skip

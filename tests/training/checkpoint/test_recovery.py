@@ -222,6 +222,7 @@ def test_with_early_stopping_the_best_is_opened(folder: Path) -> None:
     [
         ({"holdout": 0.1}, {"holdout": 0.2}, "dataset.holdout=0.2"),
         ({}, {"holdout": 0.2}, "dataset.holdout=0.2"),
+        ({"holdout": 0.0}, {"holdout": None}, "dataset.holdout=null"),
         ({"test": "test"}, {"test": None}, "dataset.test=null"),
         ({"_target_": "a.load"}, {"_target_": "b.load"}, "dataset._target_=b.load"),
         ({"batch_size": 64}, {"batch_size": 32}, "dataset.batch_size=32"),
