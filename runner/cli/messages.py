@@ -13,6 +13,7 @@ from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
 from runner.checkpoint.arguments import key_of
 from runner.cli import suggestions
+from runner.cli.commands import commands
 from runner.config import search_path, short_keys, texts
 from runner.config.compose import compose
 from runner.config.quoting import quoted
@@ -179,6 +180,8 @@ def is_group(key: str) -> bool:
 
 def unreadable(text: str) -> ConfigError:
     """Returns the error of an override that Hydra's grammar rejects; the fix has a text's value in quotes."""
+    if text in commands():
+        return ConfigError(f"{text}: a command comes first; write runner {text} ...")
     key, _, value = text.partition("=")
     fix = "write key=value, lists as [a,b]"
     name = key.lstrip("+~").rstrip()

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
+from runner.cli import suggestions as suggestions_of_cli
 from tests import forks
 from tests.config.refusal_rows import FOREIGN, ROWS, VALID
 from tests.refusals import assert_refused, refuse_all, without_libraries
@@ -68,6 +70,14 @@ def suggestions(err: str) -> list[list[str]]:
         if found and not is_example:
             alternatives.append([one.partition(",")[0] if "type -m" in fix else one for one in found])
     return alternatives
+
+
+def test_every_row_of_suggestions_is_typed() -> None:
+    typed = re.split(r"\||\n|  ", FOREIGN)
+    tables = yaml.safe_load((Path(suggestions_of_cli.__file__).with_suffix(".yaml")).read_text())
+    rows = [f"(--)?({'|'.join(names.split())})=.*" for names in tables["keys"]]
+    rows += [row for row, typed_instead in tables["options"].items() if typed_instead and row != "dataset=hf"]
+    assert [row for row in rows if not any(re.fullmatch(row, one.strip(), re.IGNORECASE) for one in typed)] == []
 
 
 @pytest.mark.nightly
