@@ -13,6 +13,7 @@ from runner.checkpoint.arguments import MULTIRUN
 from runner.cli import suggestions
 from runner.cli.messages import is_group, short, unreadable
 from runner.config import hydra_keys, short_keys
+from runner.config.schema import RunConfig
 from runner.config.search_path import FLAG, NAME_FLAG
 from runner.config.texts import kept
 from runner.errors import ConfigError, did_you_mean
@@ -34,6 +35,8 @@ _OF_PRINTING = ("--resolve", "--package", "-p")
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
 # Of a file, whose name has 255 bytes at most, without its `.yaml`.
 _LONGEST_NAME = 250
+# Groups of which a config has one option, unlike `experiment` and a user's own.
+_GROUPS = frozenset(RunConfig.__dataclass_fields__)
 
 
 def arranged(arguments: Sequence[str]) -> list[str]:
@@ -135,6 +138,9 @@ def _check_options(override: Override, text: str) -> None:
             _, fix = suggestions.for_option(override.key_or_group, str(name))
             otherwise = "put options of your own into a folder, and name it with --config-dir"
             raise ConfigError(f"{short(text)}: {problem}; {fix or otherwise}")
+    if isinstance(value, list) and override.key_or_group in _GROUPS:
+        fix = f"name one, or all in a sweep (-m): {override.key_or_group}={','.join(map(str, options))}"
+        raise ConfigError(f"{short(text)}: must be one option, not a list; {fix}")
 
 
 def _check_spaces(overrides: Sequence[str]) -> None:

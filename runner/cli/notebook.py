@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import tempfile
 import time
@@ -225,7 +226,8 @@ class OpenedRun:
             split, slash, metric = name.partition("/")
             if f"{split}{slash}" in (TRAIN, EVAL, TEST):
                 table.setdefault(split, {})[metric] = value
-        return f"<div>run {self.run_id} ({self.name}) {self.status}</div>{pd.DataFrame(table).to_html(na_rep='')}"
+        title = html.escape(f"run {self.run_id} ({self.name}) {self.status}")
+        return f"<div>{title}</div>{pd.DataFrame(table).to_html(na_rep='')}"
 
     def plot(self, name: str = "") -> Picture:
         """Returns a picture that the run made, as `Result.plot` does; without a name its curves."""

@@ -142,9 +142,10 @@ ROWS: list[tuple[str, ...]] = [
     ("~mesh=batch2", "~mesh=batch2:", "No match in the defaults list"),
     ("+trainer.epochs=2", "+trainer.epochs=2:", "already at"),
     ("trainer.epochs=1,2", "trainer.epochs=1,2:", "type -m trainer.epochs=1,2"),
+    ("mesh=[batch2,batch4]", "mesh=[batch2,batch4]:", "in a sweep (-m): mesh=batch2,batch4"),
     ("mesh=../../etc/passwd", "mesh=../../etc/passwd:", "a path that leaves it"),
     ("mesh=sub/thing", "mesh=sub/thing:", "see python -m runner --help mesh"),
-    ("trainer=[a]", "trainer=a:", "unknown option"),
+    ("trainer=[a]", "trainer=[a]:", "must be one option"),
     ("plan=${oc.env:NO_SUCH_VARIABLE}", "plan=${oc.env:NO_SUCH_VARIABLE}:", "resolving interpolation"),
     # Hydra's own keys and flags.
     ("hydra.mode=FOO", "hydra.mode=FOO:", "expected one of [RUN, MULTIRUN]"),
