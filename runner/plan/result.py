@@ -28,7 +28,7 @@ else:
 _ERROR = "error: "
 _WARNING = "warning: "
 # Lines of progress, and of where MLflow shows a run, which are no result.
-_PASSING = re.compile(r" \.\.\. [0-9.]+ s$|^(view with|run|all runs): ")
+_PASSING = re.compile(r" \.\.\. [0-9.]+ s$|^(view with|run|all runs|charts): ")
 _FORCING_A_TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 # A text that Hydra reads as itself: no number, no structure, and none of its words.
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)[a-z_][a-z_0-9./-]*", re.IGNORECASE)
