@@ -172,7 +172,7 @@ class PositionsOptions(ClassificationOptions):
 
     Attributes:
       ignore_index: label that is not counted, neither in the loss nor in a metric, such as 255 or -1; null: none.
-      label_weight: array with the weight of each label, 0 for padding; null: none.
+      label_weight: array with the weight of each label, 0 for padding; mask: of a model that masks 0; null: none.
     """
 
     ignore_index: int | None = integer(None, example=255)

@@ -46,12 +46,21 @@ _USER_CODE_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "
 
 
 def check(
-    model: object, layers: Sequence[object], base: type, config: ModelConfig, trainable: Collection[str] = ("float32",)
+    model: object,
+    layers: Sequence[object],
+    base: type,
+    config: ModelConfig,
+    trainable: Collection[str] = ("float32",),
+    masked: str | None = None,
 ) -> None:
-    """Checks that a model needs nothing of `fit` that a run would leave out. Raises ConfigError if not."""
+    """Checks that a model needs nothing of `fit` that a run would leave out; `masked` is `Task.masked_input`.
+
+    Raises:
+      ConfigError: it does.
+    """
     problems = [_model_problem(model, base)]
     problems += map(_layer_problem, [*layers, model])
-    problems += [_variables_problem(model, trainable), _outputs_problem(model)]
+    problems += [_variables_problem(model, trainable), _outputs_problem(model, masked)]
     for problem in problems:
         if problem:
             raise ConfigError(f"model._target_={config.target}: {problem}")
@@ -134,11 +143,12 @@ def _variables_problem(model: object, dtypes: Collection[str]) -> str:
     return ""
 
 
-def _outputs_problem(model: object) -> str:
+def _outputs_problem(model: object, masked: str | None) -> str:
     outputs = _listed(model, "outputs")
     names = _listed(model, "output_names")
     for index, output in enumerate(outputs):
-        if getattr(output, "_keras_mask", None) is None:
+        mask = getattr(output, "_keras_mask", None)
+        if mask is None or (masked is not None and _is_of_zeros(mask, _listed(model, "inputs"), masked)):
             continue
         subject = "its output"
         if len(outputs) > 1 and index < len(names):
@@ -146,11 +156,22 @@ def _outputs_problem(model: object) -> str:
         fix = "pool the masked steps with a layer that ends the mask, such as keras.layers.GlobalAveragePooling1D"
         if len(output.shape) > 2:
             fix = (
-                "end the mask before the last layer with a layer whose compute_mask returns None (or leave mask_zero "
-                "out), and leave steps out by their labels: task.ignore_index, task.label_weight or task.padding"
+                "if Embedding(mask_zero=True) makes it, set engine=jax task.label_weight=mask; else end it before the "
+                "last layer with a layer whose compute_mask returns None, and use task.ignore_index or task.padding"
             )
         return f"{subject} carries a mask of the steps, by which Keras weights the loss and a run does not; {fix}"
     return ""
+
+
+def _is_of_zeros(mask: object, inputs: Sequence[object], name: str) -> bool:
+    """Returns whether a mask of Keras 3 is `input != 0`, as `Embedding(mask_zero=True)` computes it of its input."""
+    history = getattr(mask, "_keras_history", None)
+    operation = getattr(history, "operation", None)
+    if history is None or operation is None or type(operation).__name__ != "NotEqual":
+        return False
+    masked, value = operation._inbound_nodes[history.node_index].arguments.args
+    is_named = len(inputs) == 1 or getattr(masked, "name", "") == name
+    return any(masked is one for one in inputs) and is_named and value == 0
 
 
 def _listed(owner: object, attribute: str) -> list[Any]:

@@ -147,6 +147,8 @@ class Task(ABC):
       step_metrics: names of the results of `metrics`, which every training step has in addition to the loss.
       constants: numbers computed from the train split, JSON-serializable. A checkpoint has them, because a run that is
         evaluated on other data must use those that it was trained with.
+      masked_input: name of the input whose zeros are not counted, as the mask of the model's output says; None: an
+        output with a mask is rejected.
       keeps_outputs: whether an evaluation may return the model's outputs; False if they are too large.
       tokens: number of tokens per example, for a task that counts in tokens; 0: it does not.
       reads_batch: whether the loss or a metric of an example may depend on the other rows of its batch. An evaluation
@@ -165,6 +167,7 @@ class Task(ABC):
     directions: Mapping[str, str]
     step_metrics: tuple[str, ...]
     constants: Mapping[str, Sequence[float]]
+    masked_input: str | None = None
     keeps_outputs: bool = True
     tokens: int = 0
     reads_batch: bool = False

@@ -58,6 +58,8 @@ _SHOWN = 6
 # More classes than this in integers whose classes nobody names are most likely tokens or amounts.
 _MOST_CLASSES = 10_000
 _LABEL_WEIGHT = "task.label_weight"
+# Its value for the mask of the model's output, unless an array has this name.
+_MASK = "mask"
 
 
 def spatial_shape(spec: ArraySpec) -> tuple[int, ...]:
@@ -201,7 +203,10 @@ class Positions(PerPosition):
         super().__init__(config, options, data)
         self.label = self._check_target(data.arrays)
         self.positions = spatial_shape(data.arrays[self.label])
-        self.find_label_weight(options.label_weight, data.arrays)
+        if options.label_weight == _MASK and _MASK not in data.arrays:
+            self.masked_input = self._find_masked()
+        else:
+            self.find_label_weight(options.label_weight, data.arrays)
         if len(self.positions) == 1:
             self.tokens = self.positions[0]
         self._name_sequence_dims()
@@ -230,6 +235,15 @@ class Positions(PerPosition):
             problem += f"dtype is {spec.dtype} and its shape {list(spec.shape)}"
             raise invalid("task.target", name, problem=problem, fix=fix)
         return name
+
+    def _find_masked(self) -> str:
+        """Returns the input of integers with one per label, whose zeros an `Embedding(mask_zero=True)` masks."""
+        specs = {name: self.arrays[name] for name in self.input_names}
+        found = [name for name, spec in specs.items() if spec.shape == self.positions and "int" in spec.dtype]
+        if len(found) != 1:
+            problem = f"needs one input of an integer per label, whose zeros are masked, but there are {len(found)}"
+            raise invalid(_LABEL_WEIGHT, _MASK, problem=problem, fix="name an array of weights")
+        return found[0]
 
     def _count_classes(self, train: DataSource | None) -> int:
         labels = classes.known_labels(train, self.label)
@@ -271,10 +285,12 @@ class Positions(PerPosition):
     @property
     def weighs_arrays(self) -> bool:
         """Whether `weights` reads other arrays than `weight`, which marks padding."""
-        return self._label_weight is not None or self._options.ignore_index is not None
+        return bool(self._label_weight or self.masked_input) or self._options.ignore_index is not None
 
     def _counts_on_host(self, batch: Batch, shape: tuple[int, ...]) -> Array:
         counts = super()._counts_on_host(batch, shape)
+        if self.masked_input is not None:
+            counts = (np.asarray(batch[self.masked_input]).reshape(shape) != 0).astype(np.float32)
         if self._options.ignore_index is None:
             return counts
         labels = np.asarray(batch[self.label]).reshape(shape).astype(np.int32)
@@ -296,6 +312,8 @@ class Positions(PerPosition):
         if self._label_weight is not None:
             weight = ops.cast(self._without_channel(ops, batch[self._label_weight]), "float32")
             counts = counts * weight
+        if self.masked_input is not None:
+            counts = counts * ops.cast(ops.not_equal(batch[self.masked_input], 0), "float32")
         return ops.where(is_real(ops, batch, len(counts.shape)), counts, ops.zeros_like(counts))
 
     def _summed(self, ops: Arrays, values: Tensor, counts: Tensor) -> Tensor:

@@ -200,7 +200,8 @@ def check_model(model: keras.Model, config: ModelConfig, data: DataSpec, *, pads
     contract.check_cover(paths, model.weights, config)
     builder.check_trainable(model.trainable_variables, config)
     # JAX makes float32 of float64.
-    contract.check(model, private.all_layers(model), keras.Model, config, ("float32", "float64"))
+    dtypes = ("float32", "float64")
+    contract.check(model, private.all_layers(model), keras.Model, config, dtypes, data.task.masked_input)
     _check_layers(model, config, pads=pads)
     data.task.check(_output_shapes(model, config, data))
 
