@@ -225,7 +225,7 @@ dataset=scans.npz | dataset=data/scans.npz | dataset=./scans.parquet | dataset=s
 dataset=data/ | dataset=user_module.load | dataset=cifar100 | dataset=kmnist | dataset=imagenet | dataset=fashion
 optimizer=lion | optimizer=AdamW | optimizer=keras.optimizers.Nadam | optimizer=optax.lion | engine=jax  optimizer=muon
 mesh=4gpus | mesh=4 | mesh=16gpus | mesh=2x4 | mesh=dp2_tp2 | mesh=model2 | mesh=batch2_sequence2
-mesh=gpu | mesh=cpu | mesh=none | mesh = batch8 | mesh= batch8 | mesh  =  batch8 | mesh.axis.batch=4 | gpus=4
+mesh=gpu | mesh=cpu | mesh=none | mesh = batch8 | mesh  =  batch8 | mesh.axis.batch=4 | gpus=4
 model=user_module.build | model=user_module.py | model=user_module.py:build | task=user_module.loss
 model=cnn | model=transformer | model=gpt2 | model=bert | model=llama | engine=tensorflow | engine=keras
 hardware=rtx4090 | hardware=h100_80g  engine=jax | hardware=a100  engine=jax | cluster=slurm | tracking=off
