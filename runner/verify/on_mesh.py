@@ -23,7 +23,7 @@ def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
     """Trains on the mesh from the single device's weights, then takes gradients and a step at each point.
 
     `reference` has the single device's arrays: initial values of every variable, losses, and points. The arrays that
-    are returned are those of `runner.verify.compare.compare`; `initial/` has the engine's own initial weights.
+    are returned are those of `runner.verify.points.compare`; `initial/` has the engine's own initial weights.
 
     Raises:
       ConfigError: the config is invalid for the engine.

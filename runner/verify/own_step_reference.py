@@ -22,6 +22,7 @@ from runner.layout.paths import is_slot
 from runner.task.base import LOSS
 from runner.task.custom import StepTask
 from runner.verify import points
+from runner.verify.meshproof import perturb
 from runner.verify.reference import Reference
 from runner.verify.request import Request
 
@@ -91,9 +92,9 @@ class OwnStepReference(Reference):
         """
         state = {path: trained[path if is_slot(path) else f"final/{path}"] for path in self._start}
         weights = {path: state[path] for path in self._weight_paths}
-        state |= points.perturbed_weights(weights, share, rng)
+        state |= perturb.weights(weights, share, rng)
         slots = {path: state[path] for path, owner in self._parts.owners.items() if owner}
-        state |= points.slots(slots, rng)
+        state |= perturb.slots(slots, rng)
         self._load(state, step)
         metrics, _ = self._step(step, self._request.batches, None)
         values = [*self._values.values(), np.asarray(list(metrics.values()))]

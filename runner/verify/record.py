@@ -39,9 +39,9 @@ from runner.tracking.records import figure_tags
 from runner.train.record import CONFIG, Verdict, open_run, recorded, with_config
 from runner.train.saved import open_saved
 from runner.verify import parting, replay
-from runner.verify.compare import Check
+from runner.verify.meshproof.differences import Check
+from runner.verify.meshproof.rounding import Rounding
 from runner.verify.report import Verification
-from runner.verify.rounding import Rounding
 from runner.verify.worker import REQUEST, result_file
 
 # The module of the child process; tests put another in its place.

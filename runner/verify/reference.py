@@ -24,8 +24,8 @@ from runner.engine.optim.rules import OPTIMIZERS, Slot
 from runner.layout.paths import ema_path, is_ema, slot_path
 from runner.task.base import LOSS
 from runner.verify import points
-from runner.verify.request import Request
-from runner.verify.rounding import (
+from runner.verify.meshproof import perturb
+from runner.verify.meshproof.rounding import (
     Rounding,
     gradients_with_noise,
     largest,
@@ -34,6 +34,7 @@ from runner.verify.rounding import (
     weights_with_noise,
     with_noise,
 )
+from runner.verify.request import Request
 from runner.verify.stock import StockPart, is_divided
 
 # Largest relative difference of the losses of two equal calls that draw no random numbers. On a CPU they are bitwise
@@ -90,7 +91,7 @@ class Reference(ABC):
         return "bfloat16" if "bfloat16" in dtypes else "float32"
 
     def train(self, seed: int | None = None) -> dict[str, Array]:
-        """Trains from the initial weights, and returns the arrays of `runner.verify.compare.compare`.
+        """Trains from the initial weights, and returns the arrays of `runner.verify.points.compare`.
 
         Args:
           seed: of a perturbed run, which adds noise to every weight and to every example's share of the loss, drawn
@@ -120,7 +121,7 @@ class Reference(ABC):
         """
         arrays: dict[str, Array] = {}
         for number, step in enumerate(points.steps(len(trained[LOSS]))):
-            for share in points.SHARES:
+            for share in perturb.SHARES:
                 state = self._point(trained, share, step, np.random.default_rng([number, step]))
                 if state is not None:
                     arrays[f"point{number}/{points.STEP}"] = np.asarray(step)
@@ -252,7 +253,7 @@ class GradientReference(Reference):
     ) -> dict[str, Array] | None:
         """Returns a complete state; None if its loss or a gradient is NaN or Inf."""
         self._load(self.initial, 0)
-        self._assign(points.perturbed_weights(self._weights(), share, rng))
+        self._assign(perturb.weights(self._weights(), share, rng))
         self._constrain()
         weights = self._weights()
         # Variables that no gradient changes, such as moving statistics, are valid as the training left them.
@@ -262,7 +263,7 @@ class GradientReference(Reference):
         if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
             return None
         keys = [slot_path(slot.name, path) for slot, _ in self.slot_variables for path in slot.paths]
-        slots = points.slots({key: trained[key] for key in keys}, rng)
+        slots = perturb.slots({key: trained[key] for key in keys}, rng)
         averages = {}
         if self._request.config.optimizer.ema.decay is not None:
             averages = points.averages(weights, rng)

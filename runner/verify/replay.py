@@ -47,8 +47,8 @@ from runner.train import feed, identity, profile
 from runner.train.display import Display
 from runner.train.record import with_config
 from runner.train.saved import open_saved
-from runner.verify.compare import Check, identical
-from runner.verify.report import plain
+from runner.verify.meshproof.differences import Check, identical
+from runner.verify.meshproof.report import plain
 
 if TYPE_CHECKING:
     from runner.data import loading

@@ -1,156 +1,55 @@
-"""Report of a verification: verdict, table and verify.json."""
+"""Report of a verification: the terminal's table, figures for the tracker and verify.json."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
 from rich.console import Group
 
 from runner.console import Column, fitted
-from runner.verify import points
-from runner.verify.compare import FACTOR, ULPS, Check
-from runner.verify.rounding import Rounding
-from runner.verify.verdict import Sensitivity, Verdict, percent, sensitivities, verdict_of
+from runner.verify.meshproof.report import COLUMNS, Report, worst_of
 
-# Variables that a line lists by name: more make it too long to read, and verify.json has them all.
-_MAX_NAMES = 3
-_COLUMNS = (
-    Column("variable"),
-    Column("worst in"),
-    Column("entries", drop=2),
-    Column("differ by", right=True, drop=1),
-    Column("allowed", right=True),
-    Column("ratio", right=True),
-    Column("detects", right=True),
-)
-# Kind of check -> what a line says after its name. Kinds that are missing are compared after the last step.
-_WHEN = {
-    "initial": "",
-    "gradient": ", step 1",
-    points.STEPPED: ", step 1",
-    "point": ", at randomly perturbed weights",
-    "evaluation": ", at randomly perturbed weights",
-    "update": ", after one step from randomly perturbed weights",
-    "padding": ", with other padding",
-}
+_RIGHT = ("differ by", "allowed", "ratio", "detects")
+# Columns that a narrow terminal leaves out, the last one first.
+_DROP = {"differ by": 1, "entries": 2}
 
 
 @dataclass(frozen=True)
-class Verification:
-    """A comparison of at least one check, its settings, and the reports of it.
+class Verification(Report):
+    """A comparison of a run on its mesh with one device.
 
     Attributes:
-      checks: at least one.
-      steps: of training.
-      mesh: axes in words, such as `batch=4 model=2`.
-      terms: length of the longest sum.
-      rounding: of the perturbed runs.
       devices: of the mesh.
     """
 
-    checks: tuple[Check, ...]
-    steps: int
-    mesh: str
-    terms: int
-    rounding: Rounding
     devices: int
 
-    @cached_property
-    def verdict(self) -> Verdict:
-        """The verdict: `verified`, `inconclusive` or `mismatch`."""
-        return verdict_of(self.checks)
-
-    @cached_property
-    def variables(self) -> list[Sensitivity]:
-        """What is detected of each trained variable."""
-        return sensitivities(self.checks)
-
-    @cached_property
-    def failed(self) -> list[Check]:
-        """The checks that did not pass, in the order of `checks`."""
-        return [check for check in self.checks if not check.passed]
-
     @property
-    def worst(self) -> Check:
-        """The check with the largest ratio of difference to tolerance."""
-        return max(self.checks, key=_severity)
-
-    @property
-    def first(self) -> Check:
-        """The earliest failure in the order of computation; of several at once the worst."""
-
-        def order(check: Check) -> tuple[float, float, float]:
-            ratio, relative = _severity(check)
-            return check.step, -ratio, -relative
-
-        return min(self.failed, key=order)
+    def remark(self) -> str:
+        """What a reader should know of the comparison; empty: nothing."""
+        if self.devices > 1:
+            return ""
+        return "this compares one device with itself, so no sharding is verified: set mesh=batch8 or another"
 
     def line(self) -> str:
-        """Returns the verdict with its reasons, in one line."""
-        if self.verdict == "mismatch":
-            return self._mismatch_line()
-        sensitive = [variable for variable in self.variables if variable.is_sensitive]
-        zero = [variable.variable for variable in self.variables if variable.zero]
-        insensitive = [
-            f"{variable.variable} ({variable.why})" for variable in self.variables if not variable.is_verified
-        ]
-        parts = [f"{self.verdict}: {self.steps} steps on {self.mesh} match one device"]
-        if self.devices == 1:
-            parts.append(
-                "this compares one device with itself, so no sharding is verified: set mesh=batch8 or another"
-            )
-        count = f"{len(sensitive)} of {len(self.variables)} variables are sensitive"
-        if sensitive:
-            largest = max(variable.resolution for variable in sensitive)
-            count += f" (detects errors of {percent(largest)} or more)"
-        parts.append(count)
-        if zero:
-            parts.append(f"the gradients of {_shortened(zero)} are zero up to rounding")
-        if insensitive:
-            parts.append(f"not sensitive: {_shortened(insensitive)}")
-        parts.append(f"worst: {self.worst.name} at {self.worst.ratio:.0%} of its tolerance")
-        if self.verdict == "inconclusive":
-            parts.append("to accept this, set verify.allow_inconclusive=true")
-        return "; ".join(parts)
-
-    def _mismatch_line(self) -> str:
-        worst = [
-            f"{check.name} ({_ratio(check.ratio)} times its tolerance)"
-            for check in _worst_of(attrgetter("kind"), self.failed)
-        ]
+        """Returns the verdict with its reasons, and what accepts it, in one line."""
+        line = super().line()
         return (
-            f"mismatch: the mesh {self.mesh} differs from one device, first in {_place(self.first)}; "
-            f"worst of each kind: {', '.join(worst)}; "
-            f"{len(self.failed)} of {len(self.checks)} comparisons failed"
+            f"{line}; to accept this, set verify.allow_inconclusive=true" if self.verdict == "inconclusive" else line
         )
 
     def basis(self) -> str:
         """Returns what is compared with what, and where the tolerances come from."""
-        sums = ""
-        half_ulp = ""
-        if self.rounding.sums > self.rounding.noise:
-            sums = f", where no matrix product adds up {self.rounding.sums:.1e}"
-            half_ulp = " and half a bfloat16 ulp"
-        storage = ""
-        if self.rounding.storage:
-            storage = f", and {self.rounding.storage:.1e} of each weight and slot that is stored in bfloat16"
         evaluation = ""
         if not any(check.kind == "evaluation" for check in self.checks):
             evaluation = (
                 "; no evaluation is compared, as its loss has random numbers of the model's own, or is NaN or Inf"
             )
-        return (
-            f"tolerance: {FACTOR:g} times the difference of one device from itself under a relative noise of "
-            f"{self.rounding.noise:.1e}{sums}, which is 4 float32 ulps times the root of {self.terms:,}, the terms of "
-            f"the longest sum{half_ulp}; and {ULPS:g} ulps of the largest entry{storage}{evaluation}; see "
-            "docs/how_verify_works.md"
-        )
+        return f"{super().basis()}{evaluation}; see docs/how_verify_works.md"
 
     def figures(self) -> dict[str, float]:
         """Returns figures for the tracker."""
@@ -158,107 +57,19 @@ class Verification:
         if self.variables:
             verified = sum(variable.is_verified for variable in self.variables)
             figures["verify/verified_share"] = verified / len(self.variables)
-        for check in _worst_of(attrgetter("kind"), self.checks):
+        for check in worst_of(attrgetter("kind"), self.checks):
             figures[f"verify/{check.kind}_ratio"] = check.ratio
         return figures
 
-    def content(self) -> dict[str, object]:
-        """Returns everything as plain values for JSON."""
-        variables = [plain(variable) | {"sensitive": variable.is_sensitive} for variable in self.variables]
-        checks = [plain(check) | {"passed": check.passed} for check in self.checks]
-        return {
-            "verdict": self.verdict,
-            "verified": self.verdict == "verified",
-            "line": self.line(),
-            "first": self.first.name if self.verdict == "mismatch" else None,
-            "worst": self.worst.name,
-            "steps": self.steps,
-            "mesh": self.mesh,
-            "noise": self.rounding.noise,
-            "longest_sum": self.terms,
-            "tolerance": self.basis(),
-            "variables": variables,
-            "checks": checks,
-        }
-
     def table(self, width: int) -> Group:
-        """Returns the terminal's table: the losses, and of each variable the check with the largest ratio."""
-        by_path = {variable.variable: variable for variable in self.variables}
-        rows = []
-        styles = []
-        # Losses belong to no variable and come first. The sort is stable: the variables keep the model's order.
-        worst = _worst_of(attrgetter("variable"), self.checks)
-        for check in sorted(worst, key=lambda check: check.variable != ""):
-            cells = [check.variable or "(loss)", _label(check), check.rank, f"{check.difference:.1e}"]
-            cells += [f"{check.tolerance:.1e}", _ratio(check.ratio), _detects(by_path.get(check.variable))]
-            rows.append(cells)
-            styles.append("" if check.passed else "bold red")
+        """Returns the terminal's table."""
+        columns = [Column(title, right=title in _RIGHT, drop=_DROP.get(title, 0)) for title in COLUMNS]
+        styles = ["" if row.passed else "bold red" for row in self.rows]
         title = f"{self.mesh} compared with one device, {self.steps} steps"
-        return fitted(_COLUMNS, rows, width, title=title, styles=styles)
+        return fitted(columns, [row.cells for row in self.rows], width, title=title, styles=styles)
 
     def write(self, folder: Path, versions: Mapping[str, str]) -> Path:
         """Writes verify.json, with the versions of the packages that computed, and returns its path."""
         path = folder / "verify.json"
         path.write_text(json.dumps(self.content() | {"versions": versions}, indent=2) + "\n")
         return path
-
-
-def _severity(check: Check) -> tuple[float, float]:
-    return check.ratio, check.relative
-
-
-def _worst_of(group: Callable[[Check], str], checks: Sequence[Check]) -> list[Check]:
-    """Returns the worst check of each group, in the order in which the groups appear."""
-    worst: dict[str, Check] = {}
-    for check in checks:
-        other = worst.setdefault(group(check), check)
-        worst[group(check)] = max(other, check, key=_severity)
-    return list(worst.values())
-
-
-def _place(check: Check) -> str:
-    if check.kind == "loss":
-        return f"the loss of step {int(check.step)}"
-    when = _WHEN.get(check.kind, ", after the last step")
-    return f"{check.name}{when} (off by {check.difference:.1e}, {_ratio(check.ratio)} times its tolerance)"
-
-
-def _label(check: Check) -> str:
-    """Returns the kind of an array in a row of its variable: `gradient`, `m` of a slot, `update m` of an update."""
-    name = points.parsed(check.name)[2] if check.kind == "update" else check.name
-    label = name.removesuffix(check.variable).removeprefix("optimizer").strip("/")
-    if check.kind == "update":
-        return f"update {label}".strip()
-    if label in ("", "ema") or check.kind in ("point", "padding", "evaluation"):
-        return check.kind
-    return label
-
-
-def _ratio(ratio: float) -> str:
-    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2g}"
-
-
-def _shortened(names: Sequence[str]) -> str:
-    """Returns the first names, and how many more there are."""
-    text = ", ".join(names[:_MAX_NAMES])
-    if len(names) > _MAX_NAMES:
-        text += f" and {len(names) - _MAX_NAMES} more"
-    return text
-
-
-def _detects(variable: Sensitivity | None) -> str:
-    """Returns the smallest detected error of a variable; empty for the losses and what is not trained."""
-    if variable is None:
-        return ""
-    if variable.zero:
-        return "zero"
-    return percent(variable.resolution) if variable.is_sensitive else "not sensitive"
-
-
-def plain(record: Check | Sensitivity) -> dict[str, object]:
-    """Returns the fields of a record; JSON has no NaN or infinity, so these become strings."""
-    fields: dict[str, object] = {}
-    for key, value in asdict(record).items():
-        is_plain = not isinstance(value, float) or math.isfinite(value)
-        fields[key] = value if is_plain else str(value)
-    return fields

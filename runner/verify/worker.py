@@ -35,8 +35,9 @@ from runner.layout import mesh
 from runner.layout.mesh import device_kind
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
-from runner.verify.compare import FROM_THE_START, MORE_RUNS, PERTURBED_RUNS, compare, spread
+from runner.verify.meshproof.differences import FROM_THE_START, MORE_RUNS, PERTURBED_RUNS
 from runner.verify.on_mesh import train
+from runner.verify.points import compare, spread
 from runner.verify.reference import Reference
 from runner.verify.report import Verification
 from runner.verify.request import Request, first_batches, in_float32, read_arrays, write_arrays
@@ -165,7 +166,7 @@ class OneDevice:
     Attributes:
       request: what it has computed.
       reference: the device, which can compute it again.
-      arrays: those of `runner.verify.compare.compare`, with the points.
+      arrays: those of `runner.verify.points.compare`, with the points.
       spread: by key, differences of the perturbed runs so far.
     """
 

@@ -5,8 +5,8 @@ import pytest
 
 from runner.data.base import Array
 from runner.verify import worker
+from runner.verify.meshproof.rounding import rounding_of
 from runner.verify.request import Request
-from runner.verify.rounding import rounding_of
 from tests.configs import with_keys
 from tests.engine import cases
 from tests.verify.test_compare import run

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runner.verify.compare import FACTOR, ULPS, Check, at_ranks, compare, spread
+from runner.verify.meshproof.differences import FACTOR, ULPS, Check, at_ranks
+from runner.verify.meshproof.rounding import Rounding, rounding_of
+from runner.verify.points import compare, spread
 from runner.verify.report import Verification
-from runner.verify.rounding import Rounding, rounding_of
 
 EPSILON = float(np.finfo(np.float32).eps)
 Arrays = dict[str, np.ndarray]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from runner.data.base import WEIGHT
-from runner.verify.compare import compare, spread
+from runner.verify.meshproof.rounding import Rounding
+from runner.verify.points import compare, spread
 from runner.verify.request import Request
-from runner.verify.rounding import Rounding
 from tests.configs import with_keys
 from tests.engine import cases
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from runner.verify import points
-from runner.verify.compare import Check, compare, spread
+from runner.verify.meshproof import perturb
+from runner.verify.meshproof.differences import Check
+from runner.verify.meshproof.rounding import Rounding, gradients_with_noise
+from runner.verify.meshproof.verdict import NEAR, SENSITIVITY, sensitivities, verdict_of
+from runner.verify.points import compare, spread
 from runner.verify.report import Verification
-from runner.verify.rounding import Rounding, gradients_with_noise
-from runner.verify.verdict import NEAR, SENSITIVITY, sensitivities, verdict_of
 
 NOISE = 1e-5
 Arrays = dict[str, np.ndarray]
@@ -24,12 +26,12 @@ def weights() -> Arrays:
 
 def test_every_parameter_moves_and_a_bias_by_its_kernels_size() -> None:
     before = weights()
-    after = points.perturbed_weights(before, 0.3, np.random.default_rng(0))
+    after = perturb.weights(before, 0.3, np.random.default_rng(0))
     assert np.std(after["conv/bias"]) == pytest.approx(0.03, rel=0.6)
     assert (after["conv/bias"] != 0).all()
     assert (after["token/table"] != 0).all(), "of a layer that begins at zero too"
     assert {path: value.dtype for path, value in after.items()} == dict.fromkeys(before, np.float32)
-    again = points.perturbed_weights(before, 0.3, np.random.default_rng(0))
+    again = perturb.weights(before, 0.3, np.random.default_rng(0))
     assert all((after[path] == again[path]).all() for path in before)
 
 
@@ -38,7 +40,7 @@ def test_slots_have_the_sizes_and_signs_of_the_trainings_and_no_entry_is_tiny() 
     gradient[0] = 1e-9
     trained = {"optimizer/velocity/d/kernel": gradient**2, "optimizer/average/d/kernel": gradient}
     trained["optimizer/count/d/kernel"] = np.int32(7)
-    made = points.slots(trained, np.random.default_rng(0))
+    made = perturb.slots(trained, np.random.default_rng(0))
     assert {path: (value.dtype, value.shape) for path, value in made.items()} == {
         path: (value.dtype, value.shape) for path, value in trained.items()
     }

@@ -1,8 +1,8 @@
-"""Comparison of a run on the mesh with one on a single device. Plain NumPy. docs/how_verify_works.md has the formulas.
+"""Comparison of a run on the mesh with one on a single device. docs/how_verify_works.md has the formulas.
 
 A mesh adds the same terms in another order. Training passes the difference on: slightly in most entries, wildly in a
 few, so no fixed tolerance is right. The single device is run again, several times, with the noise of
-`runner.verify.rounding`. To shuffle the examples of each batch instead would show too little: the many nearly equal
+`meshproof.rounding`. To shuffle the examples of each batch instead would show too little: the many nearly equal
 terms of a convolution round alike in any order on one device, and differently in a mesh's partial sums. A small
 convnet with batch normalization on four devices was 100 times as far off as one device with shuffled examples.
 
@@ -19,14 +19,12 @@ grows until the perturbed runs are not a measure, while the mesh agrees with one
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from runner.data.base import Array
-from runner.verify import points
-from runner.verify.rounding import Rounding, largest
+from .rounding import Array, Rounding, largest
 
 # Each perturbed run takes as long as the single device's own run. Three, with the factor below, make a false mismatch
 # of a sound mesh rare.
@@ -47,13 +45,48 @@ _REDRAWN = 0.5
 _TRAINED = ("parameter", "statistic", "slot", "average")
 _CHAOS = 0.5
 # Kinds of checks of the training from the start, see `Check.kind`.
-FROM_THE_START = {"loss", points.GRADIENT, points.STEPPED, *_TRAINED}
+FROM_THE_START = {"loss", "gradient", "stepped", *_TRAINED}
 # Quantiles of the entries' differences that are compared, by the name that the table shows. A wrong engine moves most
 # entries, which `half` and `90%` show. The few entries that rounding throws far off count in `99%` and `all` alone.
 RANKS: Mapping[str, float] = {"half": 0.5, "90%": 0.9, "99%": 0.99, "all": 1.0}
 # Takes the place of a rank: the size of the whole array.
 SIZE = "size"
 Trajectory = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one array of a run is.
+
+    Attributes:
+      kind: see `Check`; `tiny`: gradients that may be no more than what rounding leaves of terms that cancel.
+      variable: path of the variable that it belongs to; empty: none.
+      step: place in the order of computation.
+      before: key of the value before the training or step, from which its movement is measured; empty: there is none.
+      is_stored: whether it is of weights or slots, stored in the dtype of the state.
+      is_sum: whether it is a sum over the batch that no gradient changes, such as a moving statistic.
+      one_sided: whether one side alone makes it, so that it has no counterpart on the other.
+      exact: key of the array that it must be bit for bit; empty: it is compared within a tolerance.
+      tiny: key of the spread that shows whether a gradient is a remainder; empty: it can't be.
+    """
+
+    kind: str
+    variable: str
+    step: float
+    before: str = ""
+    is_stored: bool = False
+    is_sum: bool = False
+    one_sided: bool = False
+    exact: str = ""
+    tiny: str = ""
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it has losses or metrics, one number per step."""
+        return self.kind in ("loss", "evaluation") or (self.kind == "point" and not self.variable)
+
+
+Describe = Callable[[str], Entry]
 
 
 @dataclass(frozen=True)
@@ -107,7 +140,7 @@ class Check:
         return _over(self.difference, self.scale)
 
 
-def spread(single: Trajectory, runs: Iterable[Trajectory]) -> dict[str, Array]:
+def spread(single: Trajectory, runs: Iterable[Trajectory], describe: Describe) -> dict[str, Array]:
     """Returns the largest differences of perturbed runs, used one at a time, from the single device's run, by key.
 
     Of losses that is the difference of each step (steps,); of any other array the difference at each rank and the
@@ -117,27 +150,26 @@ def spread(single: Trajectory, runs: Iterable[Trajectory]) -> dict[str, Array]:
     for run in runs:
         for key, value in run.items():
             # A metric that is NaN or Inf on the single device is missing there, and is not compared.
-            if key.startswith("initial/") or key not in single:
+            if key not in single or describe(key).exact:
                 continue
-            differences = _differences(single, key, value)
+            differences = _differences(single, key, value, describe(key))
             if key in widest:
                 differences = np.maximum(widest[key], differences)
             widest[key] = differences
     return widest
 
 
-def _differences(single: Trajectory, key: str, value: Array) -> Array:
-    entry = points.described(key, single)
+def _differences(single: Trajectory, key: str, value: Array, entry: Entry) -> Array:
     if entry.is_loss:
         return np.asarray(np.abs(value.astype(np.float64) - single[key]))
     growth = relative_growth(value, single[key], _movement(single, key, entry))
-    if entry.kind == points.TINY:
+    if entry.kind == "tiny":
         # It may have no direction in which another one could be longer.
         growth = _over(_length(value - single[key]), _length(single[key]))
     return np.append(at_ranks(value, single[key]), abs(growth))
 
 
-def _movement(run: Trajectory, key: str, entry: points.Entry) -> Array:
+def _movement(run: Trajectory, key: str, entry: Entry) -> Array:
     """Returns an array less its value before the training or step; of a gradient or slot of a training, all of it."""
     value = run[key].astype(np.float64)
     if entry.before:
@@ -167,16 +199,17 @@ def relative_growth(values: Array, reference: Array, along: Array) -> float:
     return float(np.sum(difference * along)) / square
 
 
-def compare(reference: Trajectory, spread: Trajectory, mesh: Trajectory, rounding: Rounding) -> list[Check]:
+def compare(
+    reference: Trajectory, spread: Trajectory, mesh: Trajectory, rounding: Rounding, describe: Describe
+) -> list[Check]:
     """Compares every array of a run.
 
     Args:
-      reference: `initial/<path>`, `loss` (steps,), `gradient/<path>` of the first step, `final/<path>`, and
-        `optimizer/<slot>/<path>` and `ema/<path>` of a run on one device; of each point what `runner.verify.points`
-        lists.
+      reference: arrays of a run on one device by key.
       spread: by key, differences of perturbed runs from that, see `spread`.
       mesh: the same arrays of the run on the mesh.
       rounding: of the perturbed runs.
+      describe: returns what the array of a key is.
 
     Returns:
       One check per array, in the order of `reference`.
@@ -184,30 +217,27 @@ def compare(reference: Trajectory, spread: Trajectory, mesh: Trajectory, roundin
     Raises:
       ValueError: the runs don't have the same arrays of the same shapes.
     """
-    different = sorted(key for key in set(reference) ^ set(mesh) if not points.is_of_one_side(key))
+    different = sorted(key for key in set(reference) ^ set(mesh) if not describe(key).one_sided)
     if different:
         raise ValueError(f"one device and the mesh do not have the same arrays: {', '.join(different[:5])}")
     checks = []
     for key, expected in reference.items():
-        if points.is_of_one_side(key):
+        entry = describe(key)
+        if entry.one_sided:
             continue
         shapes = list(expected.shape), list(mesh[key].shape)
         if shapes[0] != shapes[1]:
             raise ValueError(f"{key} has shape {shapes[0]} on one device and {shapes[1]} on the mesh")
-        entry = points.described(key, reference)
-        if entry.kind == "initial":
-            # The initial weights are drawn from the seed, each as one full array.
+        if entry.exact:
             checks.append(identical(entry.kind, key, entry.variable, entry.step, expected, mesh[key]))
         elif entry.is_loss:
             checks.append(_compared_losses(key, entry, expected, mesh[key], spread[key]))
         else:
             checks.append(_compared(key, entry, reference, spread, mesh[key], rounding))
     for key, value in mesh.items():
-        if key.startswith(points.PADDING):
-            entry = points.described(key, reference)
-            first_end = points.prefix(min(points.numbers(mesh)), points.END)
-            expected = mesh[first_end + key.removeprefix(points.PADDING)]
-            checks.append(identical(entry.kind, key, entry.variable, entry.step, expected, value))
+        entry = describe(key)
+        if entry.one_sided and entry.exact:
+            checks.append(identical(entry.kind, key, entry.variable, entry.step, mesh[entry.exact], value))
     return checks
 
 
@@ -229,7 +259,7 @@ def identical(kind: str, name: str, variable: str, step: float, expected: Array,
     )
 
 
-def _compared_losses(key: str, entry: points.Entry, expected: Array, actual: Array, spread: Array) -> Check:
+def _compared_losses(key: str, entry: Entry, expected: Array, actual: Array, spread: Array) -> Check:
     """Compares losses or values of a metric, one number per step.
 
     One number has no ranks, so the tolerance of a step is the perturbed runs' largest difference of all steps so far.
@@ -263,26 +293,24 @@ def _compared_losses(key: str, entry: points.Entry, expected: Array, actual: Arr
 
 
 def _compared(
-    key: str, entry: points.Entry, reference: Trajectory, spread: Trajectory, actual: Array, rounding: Rounding
+    key: str, entry: Entry, reference: Trajectory, spread: Trajectory, actual: Array, rounding: Rounding
 ) -> Check:
     """Compares an array by rank and, at a point, by the size of the whole array.
 
     The tolerance at a rank is four times the spread there, a few ulps of the largest entry, and what follows.
     """
-    is_zero = entry.kind == "point" and _is_remainder(key, spread)
-    # What no gradient changes, such as a moving statistic, is itself a sum over the batch.
-    is_sum = entry.kind in ("statistic", "update") and not points.is_trained(entry.variable, reference)
-    sums = rounding.noise if is_sum else 0.0
+    is_zero = _is_remainder(entry.tiny, spread)
+    sums = rounding.noise if entry.is_sum else 0.0
     # Relative noise that all entries may have in common.
-    size_noise = rounding.noise if is_sum else rounding.of_gradient(entry.variable)
+    size_noise = rounding.noise if entry.is_sum else rounding.of_gradient(entry.variable)
     # Relative difference of each entry because both sides round what they store. Ranked, such differences are at most
     # the ranked entries times that. In the size of the whole array they add up at random.
-    storage = rounding.storage if entry.is_stored and not is_sum else 0.0
+    storage = rounding.storage if entry.is_stored and not entry.is_sum else 0.0
 
     expected = reference[key]
     # Both sides began with the reference's values: movements are measured from them.
     moved = _movement(reference, key, entry)
-    *differences, growth = _differences(reference, key, actual)
+    *differences, growth = _differences(reference, key, actual, entry)
     *spread_at_ranks, spread_of_size = spread[key]
     largest_move = largest(moved)
     scale = largest_move or largest(expected)
@@ -334,14 +362,12 @@ def _compared(
     )
 
 
-def _is_remainder(key: str, spread: Trajectory) -> bool:
+def _is_remainder(tiny: str, spread: Trajectory) -> bool:
     """Returns whether a gradient at a point is no more than what rounding leaves of terms that cancel.
 
     Noise as small as rounding draws such a remainder again, and hardly moves any other gradient. A gradient of exactly
     0 does not count: none arrives then, and whether one would be right is not shown.
     """
-    point, _, path = points.parsed(key)
-    tiny = points.prefix(point, points.TINY) + path
     if tiny not in spread:
         return False
     *_, moved = spread[tiny]

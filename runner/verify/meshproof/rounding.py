@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from runner.data.base import Array
+Array = npt.NDArray[Any]
 
 # Adding n terms one by one errs by up to n / 2 ulps, and by about sqrt(n) ulps where the signs of the errors are
 # random. The factor on top is a margin: mostly ten times what rounding does on a mesh, so what rounding does rarely
@@ -16,7 +18,7 @@ from runner.data.base import Array
 _NOISE_FACTOR = 4.0
 _FLOAT32_EPSILON = float(np.finfo(np.float32).eps)
 # Half an ulp, the most that one rounding errs by. That of float32 is left out because the noise factor covers it.
-_BFLOAT16_HALF_ULP = 2.0**-8
+_HALF_ULPS = {"float32": 0.0, "tensorfloat32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,18 @@ class Rounding:
       sums: noise of gradients that no matrix product adds up, where that is larger.
       storage: how far two sides may differ because each rounds the weights and slots that it stores. Float32 has 0:
         its rounding is counted in ulps.
+      products: paths whose gradients a matrix product adds up; None: those that end in `kernel`.
     """
 
     noise: float
     sums: float = 0.0
     storage: float = 0.0
+    products: tuple[str, ...] | None = None
 
     def of_gradient(self, path: str) -> float:
         """Returns the relative noise of a variable's gradient."""
-        return self.noise if path.endswith("kernel") else max(self.noise, self.sums)
+        is_product = path.endswith("kernel") if self.products is None else path in self.products
+        return self.noise if is_product else max(self.noise, self.sums)
 
 
 def rounding_of(terms: int, precision: str = "float32", state: str = "float32") -> Rounding:
@@ -44,20 +49,17 @@ def rounding_of(terms: int, precision: str = "float32", state: str = "float32") 
 
     Args:
       terms: of its longest sum.
-      precision: the lowest that it computes in, `float32` or `bfloat16`.
+      precision: the lowest that it computes in: `float32`, `tensorfloat32`, `float16` or `bfloat16`.
       state: the dtype of stored weights and slots, see `engine.state`.
     """
     root = math.sqrt(max(terms, 1))
-    noise = _NOISE_FACTOR * _FLOAT32_EPSILON * root
-    sums = noise
-    if precision == "bfloat16":
-        # Matrix products and convolutions add up a kernel's gradient in float32 and round once. All other gradients
-        # (of biases, of positions) are added up in bfloat16 term by term: their errors grow with the root of the
-        # number of terms, at most to the whole gradient. Beyond that, rounding alone decides.
-        noise += _BFLOAT16_HALF_ULP
-        sums = min(1.0, noise + _BFLOAT16_HALF_ULP * root)
-    storage = 2.0 * _BFLOAT16_HALF_ULP if state == "bfloat16" else 0.0
-    return Rounding(noise, sums, storage)
+    half_ulp = _HALF_ULPS[precision]
+    # Matrix products and convolutions add up a kernel's gradient in float32 and round once. All other gradients (of
+    # biases, of positions) are added up in a lower precision term by term: their errors grow with the root of the
+    # number of terms, at most to the whole gradient. Beyond that, rounding alone decides.
+    noise = _NOISE_FACTOR * _FLOAT32_EPSILON * root + half_ulp
+    sums = min(1.0, noise + half_ulp * root) if half_ulp else noise
+    return Rounding(noise, sums, storage=2.0 * _HALF_ULPS.get(state, 0.0))
 
 
 def with_noise(values: Array, noise: float, rng: np.random.Generator, least: float = 0.0) -> Array:

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.verify.compare import Check
-from runner.verify.points import END, STEPPED
+from .differences import Check
 
 Verdict = Literal["verified", "inconclusive", "mismatch"]
 # Relative error of the size that must be detected. A smaller limit would leave more variables of deep networks
@@ -27,6 +26,8 @@ SENSITIVITY = 0.1
 NEAR = SENSITIVITY / 2
 # Share of the variables that must be sensitive or zero. Deep networks have a few whose gradients rounding hides.
 REQUIRED_SHARE = 0.99
+# Kinds of checks of what a step returns beside its state.
+_OUTPUTS = ("evaluation", "output")
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,27 @@ def sensitivities(checks: Iterable[Check]) -> list[Sensitivity]:
             by_variable.setdefault(check.variable, []).append(check)
     found = []
     for path, own_checks in by_variable.items():
-        if any(check.kind in ("gradient", STEPPED) for check in own_checks):
+        if any(check.kind in ("gradient", "stepped") for check in own_checks):
             found.append(_sensitivity(path, own_checks))
+    if not found:
+        # An evaluation trains nothing: its outputs are what it is for.
+        found = [_of_output(path, checks) for path, checks in by_variable.items() if checks[0].kind in _OUTPUTS]
     return found
+
+
+def _of_output(path: str, checks: Sequence[Check]) -> Sensitivity:
+    detected = min(check.resolution for check in checks)
+    why = ""
+    if detected > SENSITIVITY:
+        why = f"rounding hides errors of it up to {percent(detected)}"
+    return Sensitivity(path, detected, False, why)
 
 
 def _sensitivity(path: str, checks: Sequence[Check]) -> Sensitivity:
     gradients = [check for check in checks if check.kind == "point"]
     # Not those of its slots or averages.
-    updates = [check for check in checks if check.kind == "update" and check.name.endswith(f"/{END}/{path}")]
-    is_stepped = any(check.kind == STEPPED for check in checks)
+    updates = [check for check in checks if check.kind == "update" and check.name.endswith(f"/end/{path}")]
+    is_stepped = any(check.kind == "stepped" for check in checks)
     if is_stepped:
         # A custom step has no gradient of its own: what it changes is all that there is to compare.
         gradients = updates

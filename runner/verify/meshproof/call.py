@@ -1,0 +1,249 @@
+"""The calls: `compare`, `assert_same` and `matrix`."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from . import trees
+from .differences import FROM_THE_START, MORE_RUNS, PERTURBED_RUNS, Check, Entry
+from .differences import compare as compare_arrays
+from .report import COLUMNS, Report
+from .step import Function, Reference, Setup, Side, Step, check_training, outputs_of
+from .trees import Arrays, Place, Select, Tree
+
+# Steps of training where there are fewer batches.
+_STEPS = 5
+# A function for both sides, or that of the step and that of the reference.
+Both = Function | tuple[Function, Function] | None
+
+
+@dataclass(frozen=True)
+class StepReport(Report):
+    """A comparison of a step with its reference; printed, its table.
+
+    Attributes:
+      inside: with `intermediates`, the first of them that differs in the first step that differs; else empty.
+    """
+
+    inside: str = ""
+    subject = "the step"
+
+    def __str__(self) -> str:
+        rows = [list(COLUMNS), *(row.cells for row in self.rows)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+        lines = []
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False)]
+            cells += [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(filter(None, [*lines, self.line(), self._inside(), self.basis()]))
+
+    def _inside(self) -> str:
+        return f"the first value inside the step that differs: {self.inside}" if self.inside else ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns everything as plain values, which JSON can write."""
+        return self.content() | {"inside": self.inside or None}
+
+    def to_html(self, path: str | Path) -> None:
+        """Writes one file without scripts or links: the verdict, the table and where the tolerance comes from."""
+        head = "".join(f"<th>{html.escape(title)}</th>" for title in COLUMNS)
+        body = []
+        for row in self.rows:
+            marked = "" if row.passed else ' class="failed"'
+            body.append(f"<tr{marked}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells) + "</tr>")
+        inside = (
+            f"<p>The first value inside the step that differs: {html.escape(self.inside)}</p>" if self.inside else ""
+        )
+        Path(path).write_text(
+            _PAGE.format(
+                verdict=self.verdict,
+                line=html.escape(self.line()),
+                inside=inside,
+                head=head,
+                body="\n".join(body),
+                basis=html.escape(self.basis()),
+            ),
+            "utf-8",
+        )
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>meshproof: {verdict}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem; max-width: 80rem }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
+th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #ccc }}
+td:nth-child(n+4), th:nth-child(n+4) {{ text-align: right }}
+.failed {{ color: #b00020; font-weight: 600 }}
+</style>
+<h1>{verdict}</h1><p>{line}</p>{inside}
+<table><thead><tr>{head}</tr></thead><tbody>
+{body}
+</tbody></table><p>{basis}</p></html>
+"""
+
+
+def compare(
+    step: Step,
+    reference: Step,
+    state: Tree,
+    batches: Iterable[Tree],
+    *,
+    place: Place | None = None,
+    place_batch: Place | None = None,
+    parameters: Select | None = None,
+    gradients: Both = None,
+    intermediates: Both = None,
+    steps: int | None = None,
+    seed: int = 0,
+) -> StepReport:
+    """Trains with a step and with its reference on one device, and compares all that they return.
+
+    Args:
+      step: takes `(state, batch)`, pytrees of arrays, and returns `(new_state, outputs)`; jitted or not, sharded or
+        not.
+      reference: the same function for one device, or another implementation of it.
+      state: initial. Random keys, integers and leaves that are no arrays are taken as JAX has them.
+      batches: used in turn; they may have different shapes.
+      place: puts a state of NumPy arrays on the mesh; None: arrays go where those of `state` are.
+      place_batch: the same of a batch.
+      parameters: the leaves that are weights, by names, by what they are below of, or by a function of the name; None:
+        all float leaves that move.
+      gradients: returns the gradients at `(state, batch)`, a pytree with the names of the weights; a pair if step and
+        reference need functions of their own. Each weight's gradient is then compared as well.
+      intermediates: returns values inside the step at `(state, batch)`, in the order of computation; a pair as above.
+        On a mismatch the report names the first that differs.
+      steps: of training; None: one per batch, at least 5. 0: the step is an evaluation, which leaves the state alone.
+      seed: of the points and of the noise.
+
+    Raises:
+      ValueError: the step or the reference fails, is not deterministic or returns something else than a state like
+        the given one; their outputs have other names, shapes or dtypes; the reference has a NaN or does not move the
+        state.
+    """
+    return _Comparison(reference, state, batches, parameters, gradients, steps, seed).with_step(
+        step, place, place_batch, intermediates
+    )
+
+
+def assert_same(step: Step, reference: Step, state: Tree, batches: Iterable[Tree], **options: Any) -> None:
+    """Raises AssertionError with the table unless `compare` says `verified`; the options are its."""
+    report = compare(step, reference, state, batches, **options)
+    if report.verdict != "verified":
+        raise AssertionError(f"{report.verdict}\n{report}")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Reports of several steps on one reference; printed, a table of names and verdicts."""
+
+    reports: Mapping[str, StepReport]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.reports), default=0)
+        return "\n".join(f"{name:{width}}  {report.line()}" for name, report in self.reports.items())
+
+
+def matrix(
+    steps: Mapping[str, Step | tuple[Step, Place | None, Place | None]],
+    reference: Step,
+    state: Tree,
+    batches: Iterable[Tree],
+    *,
+    parameters: Select | None = None,
+    gradients: Function | None = None,
+    training_steps: int | None = None,
+    seed: int = 0,
+) -> Matrix:
+    """Compares many steps with one reference, whose runs are made once; see `compare`.
+
+    A step may come with its own `place` and `place_batch`, as `(step, place, place_batch)`.
+
+    Raises:
+      ValueError: as `compare`.
+    """
+    comparison = _Comparison(reference, state, batches, parameters, gradients, training_steps, seed)
+    reports = {}
+    for name, given in steps.items():
+        step, place, place_batch = given if isinstance(given, tuple) else (given, None, None)
+        reports[name] = comparison.with_step(step, place, place_batch, None)
+    return Matrix(reports)
+
+
+class _Comparison:
+    """A reference and what it has computed so far."""
+
+    def __init__(
+        self,
+        reference: Step,
+        state: Tree,
+        batches: Iterable[Tree],
+        parameters: Select | None,
+        gradients: Both,
+        steps: int | None,
+        seed: int,
+    ) -> None:
+        given = list(batches)
+        if not given:
+            raise ValueError("batches is empty; give at least one batch")
+        self._setup = Setup(state, given, max(len(given), _STEPS) if steps is None else steps, seed)
+        self._parameters = parameters
+        self._of_step, of_reference = _pair(gradients)
+        self._reference = Reference(
+            self._setup, "reference", reference, gradients=of_reference, device=jax.local_devices()[0]
+        )
+        self._expected: Arrays = {}
+
+    def with_step(self, step: Step, place: Place | None, place_batch: Place | None, intermediates: Both) -> StepReport:
+        """Returns how a step compares."""
+        side = Side(self._setup, "step", step, self._of_step, place, place_batch)
+        reference = self._reference
+        if not self._expected:
+            self._expected = outputs_of(reference)
+            reference.prepare(self._parameters)
+        problem = trees.difference_of(self._expected, outputs_of(side), "output")
+        if problem:
+            raise ValueError(f"the step's outputs are not those of the reference: one {problem}")
+        reference.perturb_for(side)
+        actual = side.run()
+        check_training(side, actual)
+        for number, (at_step, start) in reference.starts.items():
+            actual |= side.at(number, at_step, start)
+        actual = reference.compared(actual)
+        report = self._report(actual)
+        kinds = {check.kind for check in report.failed}
+        if kinds and kinds <= FROM_THE_START:
+            # A weight may start at a kink that three runs do not cross, and the mesh does.
+            reference.train_again(range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS))
+            report = self._report(actual)
+        if report.first is None or intermediates is None:
+            return report
+        return replace(report, inside=self._first_inside(side, report.first, intermediates))
+
+    def _first_inside(self, side: Side, first: Check, intermediates: Both) -> str:
+        """Returns the first value inside the step that differs, where a check failed first."""
+        side.inside, self._reference.inside = _pair(intermediates)
+        step, start = 0, self._setup.initial
+        if first.name.startswith("point"):
+            step, start = self._reference.starts[int(first.name.removeprefix("point").partition("/")[0])]
+        actual = side.intermediates_at(start, step)
+        expected, widest = self._reference.intermediates_with_spread(start, step)
+        rounding = self._reference.rounding
+        checks = compare_arrays(expected, widest, actual, rounding, lambda path: Entry("output", path, 0.0))
+        return next((check.name for check in checks if not check.passed), "")
+
+    def _report(self, actual: Arrays) -> StepReport:
+        reference = self._reference
+        checks = compare_arrays(reference.arrays, reference.spread, actual, reference.rounding, reference.describe)
+        return StepReport(tuple(checks), self._setup.steps, "the mesh", reference.terms, reference.rounding)
+
+
+def _pair(both: Both) -> tuple[Function | None, Function | None]:
+    return both if isinstance(both, tuple) else (both, both)

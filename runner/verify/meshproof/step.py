@@ -1,0 +1,513 @@
+"""Compares any training step on pytrees with a reference on one device.
+
+Both take `(state, batch)` and return `(new_state, outputs)`. They train from the same state with the same batches, and
+take a step from each of two points, states with randomly perturbed weights. The reference does it again with noise as
+large as rounding, which gives the tolerances, see `meshproof.differences`.
+
+Arrays of a run, by key: `initial/<leaf>`, `final/<leaf>`; of the first step `stepped/<leaf>`, what it changes, or
+`gradient/<leaf>`, and `output/<output>`; `metric/<output>`, numbers by step; of point N `pointN/start/<leaf>`,
+`pointN/end/<leaf>`, `pointN/output/<output>`, `pointN/evaluated/<output>`, one number, `pointN/gradient/<leaf>` and
+`pointN/tiny/<leaf>`, those of terms that may cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import perturb, trees
+from .differences import PERTURBED_RUNS, Entry, spread
+from .precision import longest_sum, lowest
+from .rounding import (
+    Array,
+    Rounding,
+    gradients_with_noise,
+    largest,
+    rounding_of,
+    rounding_remainders,
+    weights_with_noise,
+    with_noise,
+)
+from .trees import Arrays, Place, Tree
+
+Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
+Function = Callable[[Tree, Tree], Tree]
+Noise = np.random.Generator | None
+# Gradients below this many times what rounding may leave of cancelled terms are tried for being no more than that.
+_TINY = 10.0
+# Parts of a point: kind of the check, and place in the order of computation, between the first two steps.
+_PARTS = {
+    "start": ("start", 1.5),
+    "evaluated": ("evaluation", 1.55),
+    "output": ("output", 1.57),
+    "gradient": ("point", 1.6),
+    "tiny": ("tiny", 1.6),
+}
+_MAX_ERROR = 300
+# Groups of a training's arrays in words.
+_WHERE = {"initial": "in the given state", "stepped": "after step 1", "output": "in step 1", "metric": "in a step"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What both sides compute.
+
+    Attributes:
+      state: as the caller gave it.
+      batches: at least one.
+      steps: of training; 0: the step is an evaluation, which leaves the state alone.
+      seed: of the points and of the noise.
+    """
+
+    state: Tree
+    batches: Sequence[Tree]
+    steps: int
+    seed: int
+
+    @cached_property
+    def initial(self) -> Arrays:
+        """The state's arrays on the host by path."""
+        return trees.host(self.state, "state")
+
+    @cached_property
+    def host_batches(self) -> list[Arrays]:
+        """The arrays of each batch on the host by path."""
+        return [trees.host(batch, "batch") for batch in self.batches]
+
+    def batch_of(self, step: int) -> int:
+        """Returns which batch a step reads: where there are fewer, they are used in turn."""
+        return step % len(self.batches)
+
+    @property
+    def point_steps(self) -> list[int]:
+        """The step of each point: a late one and an early one."""
+        last = max(self.steps - 1, 0)
+        return [last, last // 2][: perturb.COUNT]
+
+
+@dataclass
+class Side:
+    """A step, and where its state and batches are placed.
+
+    Attributes:
+      name: for messages, `step` or `reference`.
+      gradients: returns the gradients at `(state, batch)`; None: they are not compared.
+      place: puts a state of NumPy arrays on the devices; None: where the caller's is, or on `device`.
+      place_batch: the same of a batch.
+      device: of the reference.
+      inside: returns values inside the step at `(state, batch)`; None: there are none.
+    """
+
+    setup: Setup
+    name: str
+    step: Step
+    gradients: Function | None = None
+    place: Place | None = None
+    place_batch: Place | None = None
+    device: jax.Device | None = None
+    inside: Function | None = None
+
+    def placed(self, values: Mapping[str, Any]) -> Tree:
+        """Returns a state of values on the host, in new buffers, which a step may donate."""
+        if self.place is not None:
+            return self.place(trees.on_host(self.setup.state, values, "state"))
+        return trees.with_values(self.setup.state, values, "state", self.device)
+
+    def batch(self, number: int, values: Mapping[str, Any] | None = None) -> Tree:
+        """Returns a batch, of other values than its own where they are given."""
+        batch = self.setup.batches[number]
+        values = self.setup.host_batches[number] if values is None else values
+        if self.place_batch is not None:
+            return self.place_batch(trees.on_host(batch, values, "batch"))
+        return trees.with_values(batch, values, "batch", self.device)
+
+    def called(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        """Takes a step; returns the new state and the outputs.
+
+        Raises:
+          ValueError: the step fails, or does not return a state like the given one.
+        """
+        try:
+            result = self.step(state, batch)
+        except Exception as error:
+            text = " ".join(str(error).split())[:_MAX_ERROR]
+            kind = type(error).__name__
+            raise ValueError(f"the {self.name} fails on the given state and batch: {kind}: {text}") from error
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ValueError(f"the {self.name} returns {type(result).__name__}, not a pair (new_state, outputs)")
+        problem = trees.difference_of(self.setup.state, result[0], "state")
+        if problem:
+            raise ValueError(f"the {self.name}'s new state {problem}; the next step could not take it")
+        return result
+
+    def load(self, values: Arrays) -> Any:
+        """Returns what `take` begins with."""
+        return self.placed(values)
+
+    def take(self, state: Any, number: int, noise: Noise) -> tuple[Any, Arrays]:
+        """Takes a step with a batch; returns the next state and the outputs."""
+        del noise
+        state, outputs = self.called(state, self.batch(number))
+        return state, trees.host(outputs, "output")
+
+    def intermediates_at(self, values: Arrays, step: int) -> Arrays:
+        """Returns the values inside a step from there, in their order."""
+        assert self.inside is not None
+        found = self.inside(self.placed(values), self.batch(self.setup.batch_of(step)))
+        return trees.comparable(trees.host(found, "value"))
+
+    def read(self, state: Any) -> Arrays:
+        """Returns copies of a state's arrays."""
+        return trees.host(state, "state")
+
+    def gradients_at(self, values: Arrays, number: int, noise: Noise) -> tuple[Arrays, Arrays]:
+        """Returns the gradients there, and those that may be what rounding leaves of terms that cancel."""
+        del noise
+        assert self.gradients is not None
+        found = trees.host(self.gradients(self.placed(values), self.batch(number)), "state")
+        return {trees.owner(path, self.setup.initial): value for path, value in found.items()}, {}
+
+    def run(self, noise: Noise = None) -> Arrays:
+        """Trains from the initial state, and returns the arrays of the training."""
+        setup = self.setup
+        state = self.load(setup.initial)
+        arrays = trees.keyed("initial", self.read(state))
+        metrics: dict[str, list[Any]] = {}
+        if self.gradients is not None and setup.steps:
+            arrays |= trees.keyed("gradient", self.gradients_at(setup.initial, 0, noise)[0])
+        for step in range(setup.steps):
+            state, outputs = self.take(state, setup.batch_of(step), noise)
+            for path, value in outputs.items():
+                if value.ndim == 0:
+                    metrics.setdefault(path, []).append(value)
+                elif not step:
+                    arrays[f"output/{path}"] = value
+            if not step:
+                arrays |= trees.keyed("stepped", _changes(setup.initial, self.read(state)))
+        arrays |= {f"metric/{path}": np.asarray(values) for path, values in metrics.items()}
+        return trees.comparable(arrays | trees.keyed("final", self.read(state)))
+
+    def at(self, point: int, step: int, start: Arrays, noise: Noise = None) -> Arrays:
+        """Returns the arrays of a step from a point; of an evaluation, those of every batch."""
+        setup = self.setup
+        arrays = trees.keyed("start", start)
+        numbers = [setup.batch_of(step)] if setup.steps else list(range(len(setup.batches)))
+        for number in numbers:
+            state, outputs = self.take(self.load(start), number, noise)
+            for path, value in outputs.items():
+                name = path if setup.steps else f"{path} of batch {number}"
+                arrays[f"output/{name}" if value.ndim else f"evaluated/{name}"] = np.atleast_1d(value)
+        arrays |= trees.keyed("end", self.read(state))
+        if self.gradients is not None and setup.steps:
+            gradients, tiny = self.gradients_at(start, numbers[0], noise)
+            arrays |= trees.keyed("gradient", gradients) | trees.keyed("tiny", tiny)
+        return trees.comparable(trees.keyed(f"point{point}", arrays))
+
+
+class Reference(Side):
+    """The side on one device, which is computed again with noise.
+
+    Attributes:
+      trained: float leaves that training moves, or the chosen ones.
+      weights: the leaves that points move at random, and that perturbed runs add noise to.
+      terms: of the longest sum of a step.
+      arrays: of its run without noise.
+      spread: differences of its perturbed runs.
+      starts: by number, the step and state of each point.
+    """
+
+    trained: Sequence[str]
+    weights: Sequence[str]
+    terms: int
+    rounding: Rounding
+    arrays: Arrays
+    spread: Arrays
+    starts: dict[int, tuple[int, Arrays]]
+
+    def prepare(self, parameters: trees.Select | None) -> None:
+        """Trains without noise, and finds what is trained and the points.
+
+        Raises:
+          ValueError: as `check_training`; or `parameters` chooses nothing.
+        """
+        setup = self.setup
+        arrays = self.run()
+        changed = check_training(self, arrays)
+        floats = [path for path, value in setup.initial.items() if trees.is_float(value)]
+        moved = [path for path in floats if path in changed]
+        self.trained = moved
+        if parameters is not None:
+            self.trained = trees.selected(floats, parameters)
+        candidates = self.trained if setup.steps else floats
+        used = _read_by_outputs(self, candidates)
+        self.weights = [path for path in candidates if path in used] or candidates
+        self._trace = _trace(self)
+        self._find_points({path: arrays[f"final/{path}"] for path in setup.initial}, moved)
+        self._training = arrays
+
+    def perturb_for(self, step: Side) -> None:
+        """Computes the runs with noise, unless they were for a step that rounds alike."""
+        terms, rounding = self._rounding(step)
+        if getattr(self, "rounding", None) == rounding:
+            return
+        self.terms, self.rounding = terms, rounding
+        self.arrays = self.compared(self._training | self._at_points())
+        runs = (self._perturbed(seed) for seed in range(1, PERTURBED_RUNS + 1))
+        self.spread = spread(self.arrays, runs, self.describe)
+
+    def _rounding(self, step: Side) -> tuple[int, Rounding]:
+        """Returns the terms of the longest sum, and the errors of the lower precision of both sides."""
+        traces = [trace for trace in (self._trace, _trace(step)) if trace is not None]
+        terms = max((value.size for value in self.setup.host_batches[0].values()), default=1)
+        if self._trace is not None:
+            terms = longest_sum(self._trace)
+        dtypes = {str(self.setup.initial[path].dtype) for path in self.weights}
+        stored = next((name for name in ("bfloat16", "float16") if name in dtypes), "float32")
+        rounding = rounding_of(terms, lowest(traces, stored), stored)
+        products = tuple(path for path in self.weights if self.setup.initial[path].ndim > 1)
+        return terms, Rounding(rounding.noise, rounding.sums, rounding.storage, products)
+
+    def _find_points(self, final: Arrays, moved: Sequence[str]) -> None:
+        """Makes the points; one at which the reference is NaN or Inf is made closer, or left out."""
+        self.starts = {}
+        for number, step in enumerate(self.setup.point_steps):
+            for share in perturb.SHARES:
+                rng = np.random.default_rng([self.setup.seed, number, step])
+                start = dict(final)
+                # What is never negative, as a scale or a variance, stays so.
+                signed = {
+                    path: final[path] for path in self.weights if (final[path] < 0).any() or not final[path].any()
+                }
+                others = {path: final[path] for path in (*self.weights, *moved) if path not in signed}
+                start |= perturb.weights(signed, share, rng) | perturb.slots(others, rng)
+                start = {path: value.astype(self.setup.initial[path].dtype) for path, value in start.items()}
+                if all(np.isfinite(value).all() for value in self.at(number, step, start).values()):
+                    self.starts[number] = step, start
+                    break
+
+    def _at_points(self, noise: Noise = None) -> Arrays:
+        arrays: Arrays = {}
+        for number, (step, start) in self.starts.items():
+            arrays |= self.at(number, step, start, noise)
+        return arrays
+
+    def compared(self, arrays: Arrays) -> Arrays:
+        """Returns the arrays that are compared: with gradients no changes, and else those of what is trained."""
+        kept = set() if self.gradients is not None else {f"stepped/{path}" for path in self.trained}
+        return {key: value for key, value in arrays.items() if not key.startswith("stepped/") or key in kept}
+
+    def _perturbed(self, seed: int) -> Arrays:
+        noise = np.random.default_rng([self.setup.seed, seed])
+        return self.run(noise) | self._at_points(noise)
+
+    def train_again(self, seeds: Sequence[int]) -> None:
+        """Adds trainings with noise to the spread."""
+        runs = (self.run(np.random.default_rng([self.setup.seed, seed])) for seed in seeds)
+        for key, value in spread(self.arrays, runs, self.describe).items():
+            self.spread[key] = np.maximum(self.spread[key], value)
+
+    def load(self, values: Arrays) -> Any:
+        """Returns the values: each step is taken from the host."""
+        return dict(values)
+
+    def read(self, state: Any) -> Arrays:
+        """Returns the values."""
+        return dict(state)
+
+    def take(self, state: Any, number: int, noise: Noise) -> tuple[Any, Arrays]:
+        """Takes a step at weights with noise; its changes are those of the weights without."""
+        batch = self.batch(number, self._noisy_batch(number, noise))
+        used = self._noisy_weights(state, noise)
+        new_state, found = self.called(self.placed(used), batch)
+        end, outputs = trees.host(new_state, "state"), trees.host(found, "output")
+        if noise is None:
+            return end, outputs
+        for path in self.weights:
+            change = end[path].astype(np.float64) - used[path].astype(np.float64)
+            change = with_noise(change, self.rounding.noise, noise)
+            end[path] = (state[path].astype(np.float64) + change).astype(state[path].dtype)
+        for path, value in outputs.items():
+            if trees.is_float(value):
+                outputs[path] = np.asarray(with_noise(value, self.rounding.noise, noise))
+        return end, outputs
+
+    def gradients_at(self, values: Arrays, number: int, noise: Noise) -> tuple[Arrays, Arrays]:
+        """Returns the gradients at weights with noise, with noise, and those that may be a remainder."""
+        gradients, _ = super().gradients_at(self._noisy_weights(values, noise), number, None)
+        gradients = trees.comparable(gradients)
+        if not hasattr(self, "rounding"):
+            return gradients, {}
+        remainders = rounding_remainders(gradients, self.rounding)
+        tiny = {path: value for path, value in gradients.items() if 0 < largest(value) < _TINY * remainders[path]}
+        return gradients if noise is None else gradients_with_noise(gradients, self.rounding, noise), tiny
+
+    def intermediates_with_spread(self, values: Arrays, step: int) -> tuple[Arrays, Arrays]:
+        """Returns the values inside a step, and their differences under noise."""
+        assert self.inside is not None
+        expected = self.intermediates_at(values, step)
+        number = self.setup.batch_of(step)
+        runs = []
+        for seed in range(1, PERTURBED_RUNS + 1):
+            noise = np.random.default_rng([self.setup.seed, seed])
+            batch = self.batch(number, self._noisy_batch(number, noise))
+            found = self.inside(self.placed(self._noisy_weights(values, noise)), batch)
+            runs.append(trees.comparable(trees.host(found, "value")))
+        return expected, spread(expected, runs, lambda path: Entry("output", path, 0.0))
+
+    def _noisy_weights(self, values: Arrays, noise: Noise) -> Arrays:
+        if noise is None:
+            return dict(values)
+        weights = weights_with_noise({path: values[path] for path in self.weights}, self.rounding.noise, noise)
+        return values | weights
+
+    def _noisy_batch(self, number: int, noise: Noise) -> Arrays:
+        """Returns a batch with noise on its numbers; labels, counts and bytes that are stored as floats stay."""
+        values = dict(self.setup.host_batches[number])
+        for path, value in values.items():
+            if noise is not None and trees.is_float(value) and not np.array_equal(value, np.round(value)):
+                values[path] = with_noise(value, self.rounding.noise, noise)
+        return values
+
+    def describe(self, key: str) -> Entry:
+        """Returns what the array of a key is."""
+        group, _, path = key.partition("/")
+        if group == "initial":
+            return Entry("initial", path, 0.0, exact=key)
+        if group == "metric":
+            return Entry("loss", "", 1.0)
+        if group == "output":
+            return Entry("output", f"outputs/{path}", 1.2)
+        if group in ("gradient", "stepped"):
+            return Entry(group, path, 1.5)
+        if group == "final":
+            kind = "parameter" if path in self.weights else "statistic"
+            step = self.setup.steps + 0.5
+            return Entry(kind, path, step, f"initial/{path}", is_stored=True, is_sum=self._is_sum(path))
+        part, _, path = path.partition("/")
+        if part == "end":
+            before = f"{group}/start/{path}"
+            return Entry("update", path, 1.7, before, is_stored=True, is_sum=self._is_sum(path))
+        kind, step = _PARTS[part]
+        if part in ("evaluated", "output"):
+            path = f"outputs/{path}"
+        tiny = f"{group}/tiny/{path}" if part == "gradient" else ""
+        return Entry(kind, path, step, one_sided=part in ("start", "tiny"), tiny=tiny)
+
+    def _is_sum(self, path: str) -> bool:
+        """Returns whether a leaf is what no gradient changes; integers are exact."""
+        return path not in self.weights and trees.is_float(self.setup.initial[path])
+
+
+def _is_positive(value: Array) -> bool:
+    return bool((value >= 0).all() and value.any())
+
+
+def _changes(before: Arrays, after: Arrays) -> Arrays:
+    """Returns what a step changes of each float leaf."""
+    changes = {}
+    for path, value in before.items():
+        if trees.is_float(value):
+            changes[path] = (after[path].astype(np.float64) - value.astype(np.float64)).astype(np.float32)
+    return changes
+
+
+def check_training(side: Side, arrays: Arrays) -> list[str]:
+    """Returns the leaves that a training moves.
+
+    Raises:
+      ValueError: one of them, or an output, is NaN or Inf, or no float moves.
+    """
+    setup = side.setup
+    moved = []
+    for path in setup.initial:
+        if not np.array_equal(arrays[f"initial/{path}"], arrays[f"final/{path}"], equal_nan=True):
+            moved.append(path)
+    if setup.steps and not any(trees.is_float(setup.initial[path]) for path in moved):
+        raise ValueError(
+            f"no float leaf of the state moves in {setup.steps} steps of the {side.name}; return the new state, or "
+            "pass steps=0 if the step is an evaluation"
+        )
+    for key, value in arrays.items():
+        group, _, path = key.partition("/")
+        is_constant = group in ("initial", "final") and path not in moved
+        if not is_constant and value.dtype.kind == "f" and not np.isfinite(value).all():
+            place = _WHERE.get(group, "after the last step")
+            raise ValueError(f"the {side.name}'s {path} is NaN or Inf {place}; nothing can be compared with that")
+    return moved
+
+
+def outputs_of(side: Side) -> Arrays:
+    """Returns the outputs of the first step.
+
+    Raises:
+      ValueError: the step fails, or another call with the same state and batch returns other bits.
+    """
+    first, again = (side.take(side.load(side.setup.initial), 0, None) for _ in range(2))
+    states = side.read(first[0]), side.read(again[0])
+    for one, other in (states, (first[1], again[1])):
+        for path, value in one.items():
+            if not np.array_equal(value, other[path], equal_nan=value.dtype.kind == "f"):
+                raise ValueError(
+                    f"the {side.name} is not deterministic: two calls with the same state and batch differ in {path}; "
+                    "keep its random keys in the state"
+                )
+    return first[1]
+
+
+def _functional(side: Side) -> tuple[Callable[..., Any], list[Any]]:
+    """Returns a step as a function of the state's and the batch's arrays alone, and these."""
+    state, batch = side.placed(side.setup.initial), side.batch(0)
+    leaves, structure = jax.tree.flatten((state, batch))
+    places = [place for place, leaf in enumerate(leaves) if trees.is_array(leaf)]
+
+    def function(*arrays: Any) -> Any:
+        filled = list(leaves)
+        for place, array in zip(places, arrays, strict=True):
+            filled[place] = array
+        return side.step(*jax.tree.unflatten(structure, filled))
+
+    return function, [leaves[place] for place in places]
+
+
+def _trace(side: Side) -> Any:
+    """Returns the trace of a step; None: it is no function that JAX can trace."""
+    function, arrays = _functional(side)
+    try:
+        return jax.make_jaxpr(function)(*arrays).jaxpr
+    except Exception:
+        return None  # a step of Python numbers, say; its sums are guessed from the batch
+
+
+def _read_by_outputs(side: Side, candidates: Sequence[str]) -> set[str]:
+    """Returns the leaves on which the outputs depend: weights, and not an optimizer's slots.
+
+    A step whose outputs JAX can't differentiate does not show it; then all are taken for weights.
+    """
+    function, arrays = _functional(side)
+    floats = [
+        place for place, array in enumerate(arrays) if not trees.is_key(array) and trees.is_float(np.asarray(array))
+    ]
+
+    def total(values: list[Any]) -> Any:
+        filled = list(arrays)
+        for place, value in zip(floats, values, strict=True):
+            filled[place] = value
+        outputs = jax.tree.leaves(function(*filled)[1])
+        return sum(jnp.sum(output).real for output in outputs if jnp.issubdtype(output.dtype, np.inexact))
+
+    try:
+        gradients = jax.grad(total)([arrays[place] for place in floats])
+    except Exception:
+        return set(candidates)
+    paths = list(side.setup.initial)
+    found = set()
+    for place, gradient in zip(floats, gradients, strict=True):
+        if place < len(paths) and np.asarray(gradient).any():
+            found.add(paths[place])
+    return found

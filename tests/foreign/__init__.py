@@ -1,0 +1,1 @@
+"""Steps of other packages, sound and wrong ones: what `meshproof` says of them, and what fixed tolerances say."""

@@ -1,0 +1,10 @@
+"""The tables: `python -m tests.foreign [names]`; see `tests.foreign.judges`."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.foreign import judges
+
+if __name__ == "__main__":
+    sys.exit(judges.main(sys.argv[1:]))

@@ -1,0 +1,251 @@
+"""Steps that are proven on four devices, each right or wrong in one way."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from runner.verify import meshproof
+
+jax.config.update("jax_num_cpu_devices", 4)
+MESH = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+RATE, DECAY = 0.05, 0.9
+Tree = Any
+
+
+class State(NamedTuple):
+    weights: Tree
+    velocity: Tree
+    key: jax.Array
+    count: int
+    none: None = None
+
+
+def initial(dtype: Any = jnp.float32) -> State:
+    made = np.random.default_rng(0)
+    layers = {"first": (6, 8), "last": (8, 3)}
+    weights = {}
+    for name, shape in layers.items():
+        kernel = jnp.asarray(made.normal(size=shape) * 0.4, dtype)
+        weights[name] = {"kernel": kernel, "bias": jnp.zeros(shape[1], dtype)}
+    return State(weights, jax.tree.map(jnp.zeros_like, weights), jax.random.key(7), 0)
+
+
+def batches(rows: int = 8) -> list[Tree]:
+    made = np.random.default_rng(1)
+    found = []
+    for _ in range(2):
+        x = made.normal(size=(rows, 6)).astype(np.float32)
+        found.append({"x": x, "label": made.integers(0, 3, rows), "real": np.ones(rows, np.float32)})
+    return found
+
+
+def losses(weights: Tree, batch: Tree, key: jax.Array, low: bool = False) -> jax.Array:
+    x = batch["x"].astype(jnp.bfloat16) if low else batch["x"]
+    hidden = jax.nn.relu(x @ weights["first"]["kernel"].astype(x.dtype) + weights["first"]["bias"])
+    hidden = hidden * jax.random.bernoulli(key, 0.8, hidden.shape[1:])
+    logits = (hidden @ weights["last"]["kernel"] + weights["last"]["bias"]).astype(jnp.float32)
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["label"][:, None], 1)[:, 0]
+
+
+def update(state: State, gradients: Tree, key: jax.Array) -> State:
+    velocity = jax.tree.map(lambda v, g: DECAY * v + g, state.velocity, gradients)
+    weights = jax.tree.map(lambda w, v: w - RATE * v, state.weights, velocity)
+    return State(weights, velocity, key, state.count + 1)
+
+
+@functools.partial(jax.jit, static_argnames="low")
+def reference(state: State, batch: Tree, low: bool = False) -> tuple[State, Tree]:
+    key, drop = jax.random.split(state.key)
+
+    def mean(weights: Tree) -> jax.Array:
+        return (losses(weights, batch, drop, low) * batch["real"]).sum() / batch["real"].sum()
+
+    loss, gradients = jax.value_and_grad(mean)(state.weights)
+    return update(state, gradients, key), {"loss": loss}
+
+
+def low(state: State, batch: Tree) -> tuple[State, Tree]:
+    return reference(state, batch, low=True)
+
+
+@jax.jit
+def gradients_of(state: State, batch: Tree) -> Tree:
+    drop = jax.random.split(state.key)[1]
+    return jax.grad(lambda weights: losses(weights, batch, drop).mean())(state.weights)
+
+
+def on_mesh(bug: str = "") -> Callable[[State, Tree], tuple[State, Tree]]:
+    """Returns the step by hand on four devices."""
+
+    def part(state: State, batch: Tree) -> tuple[Tree, jax.Array]:
+        drop = jax.random.split(state.key)[1]
+        if bug == "another key on each device":
+            drop = jax.random.fold_in(drop, jax.lax.axis_index("data"))
+
+        def local(weights: Tree) -> jax.Array:
+            return (losses(weights, batch, drop) * batch["real"]).sum()
+
+        total, gradients = jax.value_and_grad(local)(state.weights)
+        count = jax.lax.psum(batch["real"].sum(), "data")
+        if bug == "padding counts":
+            count = jnp.float32(batch["real"].size * 4)
+        if bug == "no sum over the devices":
+            return jax.tree.map(lambda g: 4 * g / count, gradients), jax.lax.psum(total, "data") / count
+        summed = jax.tree.map(lambda g: jax.lax.psum(g, "data") / count, gradients)
+        if bug == "one leaf is not summed":
+            summed["last"]["bias"] = 4 * gradients["last"]["bias"] / count
+        if bug == "one leaf is 1% too large":
+            summed["first"]["bias"] = 1.01 * summed["first"]["bias"]
+        return summed, jax.lax.psum(total, "data") / count
+
+    specs = (PartitionSpec(), PartitionSpec("data"))
+    shard = jax.shard_map(part, mesh=MESH, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+
+    def step(state: State, batch: Tree) -> tuple[State, Tree]:
+        summed, loss = shard(state, batch)
+        new = update(state, summed, jax.random.split(state.key)[0])
+        if bug == "a stale slot":
+            new = new._replace(velocity=state.velocity)
+        if bug == "the same key again":
+            new = new._replace(key=state.key)
+        return new, {"loss": loss}
+
+    return jax.jit(step, donate_argnums=0)
+
+
+def placed(spec: PartitionSpec) -> Callable[[Tree], Tree]:
+    return lambda tree: jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(MESH, spec)), tree)
+
+
+def edited(**changes: Callable[[State], Tree]) -> Callable[[State, Tree], tuple[State, Tree]]:
+    """Returns the reference with a changed field of its new state."""
+
+    def step(state: State, batch: Tree) -> tuple[State, Tree]:
+        new, outputs = reference(state, batch)
+        return new._replace(**{name: change(new) for name, change in changes.items()}), outputs
+
+    return step
+
+
+def still(state: State, batch: Tree) -> tuple[State, Tree]:
+    return state, {
+        "loss": losses(state.weights, batch, state.key).mean(),
+        "each": losses(state.weights, batch, state.key),
+    }
+
+
+def still_wrong(state: State, batch: Tree) -> tuple[State, Tree]:
+    outputs = still(state, batch)[1]
+    return state, outputs | {"loss": outputs["loss"] * batch["x"].shape[0] / 8}
+
+
+def scaled(batch: Tree) -> Tree:
+    return batch | {"x": batch["x"] * 1.01}
+
+
+BUGS = (
+    *("", "no sum over the devices", "one leaf is not summed", "one leaf is 1% too large", "padding counts"),
+    *("another key on each device", "a stale slot", "the same key again"),
+)
+
+
+def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
+    padded = batches()
+    for batch in padded:
+        batch["real"][-3:] = 0
+    split = {"place": placed(PartitionSpec()), "place_batch": placed(PartitionSpec("data"))}
+    for bug in BUGS:
+        yield f"mesh: {bug}", lambda bug=bug: compare(on_mesh(bug), given=padded, **split)
+    yield (
+        "jitted, sharded as the state is",
+        lambda: compare(jax.jit(reference), state=placed(PartitionSpec())(initial())),
+    )
+    yield "gradients", lambda: compare(on_mesh(), gradients=gradients_of, **split)
+    yield (
+        "gradients, wrong",
+        lambda: compare(reference, gradients=(lambda s, b: gradients_of(s, scaled(b)), gradients_of)),
+    )
+    yield "bfloat16 state", lambda: compare(jax.jit(reference), state=initial(jnp.bfloat16))
+    yield "bfloat16 products", lambda: compare(low)
+    yield "bfloat16 products, wrong", lambda: compare(lambda s, b: low(s, b | {"x": b["x"] * 1.1}))
+    yield "evaluation", lambda: compare(still, still, steps=0, given=[*batches(), *batches(5)])
+    yield (
+        "evaluation, partial batch wrong",
+        lambda: compare(still_wrong, still, steps=0, given=[*batches(), *batches(5)]),
+    )
+    yield (
+        "inside",
+        lambda: compare(
+            lambda s, b: reference(s, scaled(b)),
+            intermediates=(lambda s, b: inside(s, scaled(b)), inside),
+        ),
+    )
+    yield "one weight", lambda: compare(reference, parameters="weights/last")
+    yield "another structure", lambda: compare(edited(weights=lambda new: new.weights["first"]))
+    yield "another shape", lambda: compare(edited(velocity=lambda new: jax.tree.map(lambda x: x[:1], new.velocity)))
+    yield "another dtype", lambda: compare(edited(velocity=lambda new: jax.tree.map(jnp.bfloat16, new.velocity)))
+    yield "no pair", lambda: compare(lambda s, b: reference(s, b)[0])
+    yield "other outputs", lambda: compare(lambda s, b: (reference(s, b)[0], {"accuracy": 0.0}))
+    yield "random", lambda: compare(lambda s, b: (reference(s, b)[0], {"loss": random.random()}))
+    yield "NaN", lambda: compare(edited(weights=lambda new: jax.tree.map(lambda x: x * jnp.nan, new.weights)))
+    yield "no movement", lambda: compare(lambda s, b: (s, reference(s, b)[1]))
+    yield "no fit", lambda: compare(reference, lambda s, b: reference(s, b | {"x": b["x"][:, :2]}))
+    yield "no batches", lambda: compare(reference, given=[])
+    yield "no parameters", lambda: compare(reference, parameters="nothing")
+
+
+def inside(state: State, batch: Tree) -> Tree:
+    x, hidden = batch["label"], batch["x"] @ state.weights["first"]["kernel"]
+    return {"a label": x, "hidden": hidden, "output": jax.nn.relu(hidden)}
+
+
+def compare(step: Any, one: Any = reference, state: Any = None, given: Any = None, **options: Any) -> Any:
+    state = initial() if state is None else state
+    return meshproof.compare(step, one, state, batches() if given is None else given, **options)
+
+
+def found(make: Callable[[], meshproof.StepReport]) -> dict[str, object]:
+    try:
+        report = make()
+    except ValueError as error:
+        return {"error": str(error)}
+    first = report.first.variable if report.first else None
+    detects = max((row.resolution for row in report.variables), default=0)
+    return {"verdict": report.verdict, "first": first, "detects": detects, "inside": report.inside}
+
+
+def surroundings() -> dict[str, object]:
+    """Returns what a report is beside its verdict, and what the other calls do."""
+    report = compare(
+        on_mesh("one leaf is not summed"), place=placed(PartitionSpec()), place_batch=placed(PartitionSpec("data"))
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        report.to_html(Path(folder) / "page.html")
+        page = (Path(folder) / "page.html").read_text()
+    steps = {"right": reference, "wrong": lambda s, b: reference(s, scaled(b)), "lower": low}
+    table = meshproof.matrix(steps, reference, initial(), batches())
+    try:
+        meshproof.assert_same(steps["wrong"], reference, initial(), batches())
+        raised = ""
+    except AssertionError as error:
+        raised = str(error)
+    meshproof.assert_same(reference, reference, initial(), batches())
+    return {
+        "text": str(report),
+        "page": page,
+        "dict": json.loads(json.dumps(report.to_dict())),
+        "matrix": {name: each.verdict for name, each in table.reports.items()},
+        "matrix text": str(table),
+        "raised": raised,
+    }
