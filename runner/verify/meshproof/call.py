@@ -32,7 +32,11 @@ class StepReport(Report):
     """
 
     inside: str = ""
-    subject = "the step"
+
+    @property
+    def subject(self) -> str:
+        """What is compared with one device, in words."""
+        return "the step"
 
     def __str__(self) -> str:
         rows = [list(COLUMNS), *(row.cells for row in self.rows)]

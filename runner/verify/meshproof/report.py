@@ -45,7 +45,10 @@ class Report:
     terms: int
     rounding: Rounding
 
-    remark = ""  # what a reader should know of the comparison
+    @property
+    def remark(self) -> str:
+        """What a reader should know of the comparison; empty: nothing."""
+        return ""
 
     @property
     def subject(self) -> str:
