@@ -14,6 +14,7 @@ _SHORT_KEYS = {
     "devices": ("advise.devices", "set mesh=batch8, or another mesh"),
     "step": ("replay.step", "set trainer.steps=100, or name a checkpoint: run=latest@100"),
     "against": ("replay.against", "set run=latest, or resume=latest to continue a run"),
+    "script": ("replay.script", "start your script with python"),
 }
 # Group -> the only command that reads it.
 _OF_COMMAND = {

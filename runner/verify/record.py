@@ -16,6 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -38,10 +39,8 @@ from runner.tracking import Tracker
 from runner.tracking.records import figure_tags
 from runner.train.record import CONFIG, Verdict, open_run, recorded, with_config
 from runner.train.saved import open_saved
-from runner.verify import parting, replay
-from runner.verify.meshproof.differences import Check
-from runner.verify.meshproof.rounding import Rounding
-from runner.verify.report import Verification
+from runner.verify import parting, replay, script
+from runner.verify.report import Verification, failure_of, from_fields
 from runner.verify.worker import REQUEST, result_file
 
 # The module of the child process; tests put another in its place.
@@ -59,6 +58,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
+    if config.replay.script is not None:
+        script.run(config.replay.script, config.verify, Path(HydraConfig.get().runtime.output_dir))
+        return
     if config.replay.against is not None:
         saved = open_saved(config.run, config.trainer.checkpoint, "runner.verify")
         parting.run(saved.run, config.replay.against, folder_of(config.trainer.checkpoint.folder))
@@ -107,15 +109,8 @@ def computed(content: Mapping[str, object], options: VerifyConfig, folder: Path)
         # Process 0 removes the folder, so each process reads its result before.
         team.all_gather("verify's results", True)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.
-    failure = team.broadcast("the verdict", lambda: _failure(options, report))
+    failure = team.broadcast("the verdict", lambda: failure_of(options, report))
     return Verdict(failure, partial(_record, report, failure))
-
-
-def _failure(config: VerifyConfig, report: Verification | None) -> str:
-    if report is None or report.verdict == "verified":
-        return ""
-    is_allowed = report.verdict == "inconclusive" and config.allow_inconclusive
-    return "" if is_allowed else report.line()
 
 
 def _record(report: Verification | None, failure: str, folder: Path, tracker: Tracker, console: Console) -> None:
@@ -190,5 +185,4 @@ def run_child(folder: Path, log: Path, place: Place | None) -> Verification | No
     fields = result["verification"]
     if fields is None:
         return None
-    checks = tuple(Check(**check) for check in fields["checks"])
-    return Verification(**fields | {"checks": checks, "rounding": Rounding(**fields["rounding"])})
+    return from_fields(fields)

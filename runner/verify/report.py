@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group
 
+from runner.config.schema import VerifyConfig
 from runner.console import Column, fitted
+from runner.verify.meshproof.differences import Check
 from runner.verify.meshproof.report import COLUMNS, Report, worst_of
+from runner.verify.meshproof.rounding import Rounding
 
 _RIGHT = ("differ by", "allowed", "ratio", "detects")
 # Columns that a narrow terminal leaves out, the last one first.
@@ -65,11 +69,26 @@ class Verification(Report):
         """Returns the terminal's table."""
         columns = [Column(title, right=title in _RIGHT, drop=_DROP.get(title, 0)) for title in COLUMNS]
         styles = ["" if row.passed else "bold red" for row in self.rows]
-        title = f"{self.mesh} compared with one device, {self.steps} steps"
+        what = f"{self.steps} steps" if self.steps else "an evaluation"
+        title = f"{self.mesh} compared with one device, {what}"
         return fitted(columns, [row.cells for row in self.rows], width, title=title, styles=styles)
 
-    def write(self, folder: Path, versions: Mapping[str, str]) -> Path:
-        """Writes verify.json, with the versions of the packages that computed, and returns its path."""
-        path = folder / "verify.json"
-        path.write_text(json.dumps(self.content() | {"versions": versions}, indent=2) + "\n")
+    def write(self, folder: Path, versions: Mapping[str, str], name: str = "verify.json") -> Path:
+        """Writes a JSON file with the versions of the packages that computed, and returns its path."""
+        path = folder / name
+        path.write_text(json.dumps({**self.content(), "versions": dict(versions)}, indent=2) + "\n")
         return path
+
+
+def from_fields(fields: Mapping[str, Any]) -> Verification:
+    """Returns a verification from its fields, as another process wrote them."""
+    checks = tuple(Check(**check) for check in fields["checks"])
+    return Verification(**{**fields, "checks": checks, "rounding": Rounding(**fields["rounding"])})
+
+
+def failure_of(options: VerifyConfig, report: Verification | None) -> str:
+    """Returns why a verdict, or none in a process that has none, is a failure; empty: it is none."""
+    if report is None or report.verdict == "verified":
+        return ""
+    is_allowed = report.verdict == "inconclusive" and options.allow_inconclusive
+    return "" if is_allowed else report.line()

@@ -162,12 +162,14 @@ class Report:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The table: the losses, and of each variable the check with the largest ratio."""
+        """The table: the losses, and of each variable that moves the check with the largest ratio."""
         by_path = {variable.variable: variable for variable in self.variables}
         rows = []
         # Losses belong to no variable and come first. The sort is stable: the variables keep the model's order.
         worst = worst_of(attrgetter("variable"), self.checks)
         for check in sorted(worst, key=lambda check: check.variable != ""):
+            if check.difference == check.tolerance == 0:
+                continue  # a count, or what nothing moves: bit for bit the same
             row = Row(
                 check.variable or "(loss)",
                 _label(check),

@@ -130,7 +130,8 @@ def _kind(leaf: object) -> str:
         assert isinstance(leaf, jax.Array)
         return f"{leaf.dtype}{list(leaf.shape)}"
     # As a jitted function sees it: 64 bits become 32 unless JAX is told otherwise.
-    return f"{jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)}{list(np.asarray(leaf).shape)}"
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    return f"{jax.dtypes.canonicalize_dtype(array.dtype)}{list(array.shape)}"
 
 
 def _value(leaf: Any) -> Array:
