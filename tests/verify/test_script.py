@@ -30,7 +30,7 @@ model = keras.Sequential([*layers, keras.layers.BatchNormalization(), keras.laye
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile("adam", loss, metrics=["accuracy"], {compiled})
 rng = np.random.default_rng(0)
-x, y, weight = rng.normal(size=(22, 12)).astype("f"), rng.integers(0, 4, 22), rng.uniform(size=22).astype("f")
+x, y, weight = rng.normal(size=(24, 12)).astype("f"), rng.integers(0, 4, 24), rng.uniform(size=24).astype("f")
 {fit}
 raise RuntimeError("a script may end as it likes")
 """
