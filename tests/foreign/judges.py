@@ -107,13 +107,13 @@ def _judged(name: str, made: Made, devices: int, bug: str) -> Judged:
     return Judged(name, bug, devices, differs, report.verdict, first, detects, seconds)
 
 
-def rows(names: Sequence[str]) -> list[Judged]:
-    """Returns the judgements of nets, each in a process of its own."""
+def rows(names: Sequence[str], python: str = sys.executable) -> list[Judged]:
+    """Returns the judgements of nets, each in a process of its own, by a Python that has the packages."""
     found = []
     for name in names:
         program = f"import json; from tests.foreign.judges import judged; print(json.dumps(judged({name!r})))"
         place = os.environ | {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
-        done = subprocess.run([sys.executable, "-c", program], env=place, capture_output=True, text=True)
+        done = subprocess.run([python, "-c", program], env=place, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
         found += [Judged(**each) for each in json.loads(done.stdout.splitlines()[-1])]

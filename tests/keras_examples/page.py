@@ -7,6 +7,7 @@ from tests.keras_examples.spec import Example, examples
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "keras_examples.md"
 
+AS_IS = "as is"
 _HEAD = """\
 # Keras's published examples
 
@@ -39,29 +40,26 @@ def verdict(example: Example) -> str:
         words.append(f"{lines} lines")
     if example.lost:
         words.append("without " + "; ".join(example.lost))
-    return ", ".join(words) or "as is"
+    return ", ".join(words) or AS_IS
 
 
 def text(known: Sequence[Example]) -> str:
     """The whole page."""
     rows = ["| example | trained in Keras with | `engine=jax` |", "|---|---|---|"]
-    category = ""
-    simplified = []
+    plain: dict[str, list[str]] = {}
     for example in known:
-        if example.path.partition("/")[0] != category:
-            category = example.path.partition("/")[0]
-            rows.append(f"| **{category}** | | |")
-        rows.append(f"| {example.title} | {example.trains} | {verdict(example)} |")
-        if example.simplified:
-            simplified.append(f"- {example.title}: {'; '.join(example.simplified)}.")
+        if verdict(example) == AS_IS:
+            plain.setdefault(example.path.partition("/")[0], []).append(example.title)
+        else:
+            rows.append(f"| {example.title} | {example.trains} | {verdict(example)} |")
+    rows += ["", "As is:", "", *(f"- **{category}**: {'; '.join(titles)}." for category, titles in plain.items())]
     whole = sum(not (example.needs or example.lost) for example in known)
     summary = f"Of {len(known)} examples, {whole} pass with nothing lost.\n\n"
-    notes = "\n## Simplified models and data\n\nAll data is made, and all models are small: "
-    notes += (
-        "they have fewer layers, blocks and units. A last softmax or sigmoid is left out if the task's loss takes "
-        "logits, and one-hot labels are class indices. Beyond that:\n\n"
+    notes = (
+        "\nAll data is made, and all models are small: they have fewer layers, blocks and units. A last softmax or "
+        "sigmoid is left out if the task's loss takes logits, and one-hot labels are class indices. What an example "
+        "simplifies beyond that is listed as `simplified` in its file.\n"
     )
-    notes += "\n".join(simplified) + "\n"
     return _HEAD + summary + "\n".join(rows) + "\n" + notes
 
 
