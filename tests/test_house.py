@@ -135,7 +135,8 @@ BUDGET = {
     "host": 1_050,
     "files": 1_200,
 }
-WHOLE = {"package": 58_000, "tests": 40_000, "docs": 7_000}
+# Of the tests, 1,500 lines prove what is not of this package: `meshproof` and foreign steps.
+WHOLE = {"package": 58_000, "tests": 41_500, "docs": 7_000}
 
 
 def lines(*paths: Path) -> int:
