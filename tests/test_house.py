@@ -98,7 +98,7 @@ def test_the_engines_know_nothing_of_each_other() -> None:
 def test_the_command_line_is_read_at_the_edge() -> None:
     edge = {"runner.cli.app", "runner.cli.entry"}
     masks_it = {"runner.config.masking"}
-    own_processes = {"runner.verify.worker"}
+    own_processes = {"runner.verify.worker", "runner.verify.script"}
     found = {
         name
         for name, tree in modules().items()

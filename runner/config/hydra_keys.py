@@ -42,11 +42,6 @@ def _is_config_source(value: object) -> bool:
     return scheme == "pkg" or (scheme == "file" and Path(path).is_dir())
 
 
-def _mode_problem(value: object) -> str | None:
-    # The only value that agrees with -m.
-    return None if value == "MULTIRUN" else "contradicts -m"
-
-
 def _callback_problem(value: object) -> str | None:
     if isinstance(value, dict) and isinstance(value.get("_target_"), str):
         return None
@@ -88,7 +83,8 @@ def check(text: str, override: Override, *, is_multirun: bool) -> None:
         raise ConfigError(f"{text}: {unknown}; remove it, or set one of {', '.join(_ACCEPTED)}")
     found = _TESTS.get(_CALLBACK if key.startswith(_CALLBACK) else key)
     if key == "hydra.mode" and is_multirun:
-        found = (_mode_problem, "MULTIRUN")
+        # The only value that agrees with -m.
+        found = (lambda value: None if value == "MULTIRUN" else "contradicts -m", "MULTIRUN")
     if found is None:
         return
     test, example = found

@@ -449,8 +449,7 @@ class ReplayConfig:
     Attributes:
       step: training step of the run, counted from 1. On a command line, `step=` is short for `replay.step=`.
       against: another run: finds the first step at which the two part. `against=` is short for `replay.against=`.
-      script: file of a user's own Keras training on a mesh, which is verified as it is, with steps of `verify.steps`.
-        `script=` is short for `replay.script=`.
+      script: file of a user's own Keras training on a mesh, verified as it is. `script=` is short for it.
       start: step of the checkpoint to start from; 0: the beginning of the run; null: the nearest one before the step.
       states: record a digest of every variable at the start and after each step.
     """
