@@ -14,6 +14,7 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,15 +60,16 @@ def run(script: str, options: VerifyConfig, folder: Path) -> None:
     if not Path(script).is_file():
         raise invalid("script", script, problem="no such file", fix="name the Python file that calls model.fit")
     log = folder / "verify.log"
-    result_file = folder / "script.json"
-    command = [sys.executable, "-m", __name__, str(result_file), script, str(options.steps)]
-    place = {"KERAS_BACKEND": "jax"} | os.environ
-    with stages.stage(f"verify: {script} on its mesh, then on one device"), log.open("wb") as output:
+    title = f"verify: {script} on its mesh, then on one device"
+    with stages.stage(title), log.open("wb") as output, tempfile.TemporaryDirectory(prefix="runner-verify-") as files:
+        result_file = Path(files) / "result.json"
+        command = [sys.executable, "-m", __name__, str(result_file), script, str(options.steps)]
+        place = {"KERAS_BACKEND": "jax"} | os.environ
         done = subprocess.run(command, env=place, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    if not result_file.is_file():
-        raise EngineError(f"script={script}: its process exited with code {done.returncode}; its output is in {log}")
-    content = json.loads(result_file.read_text())
-    result_file.unlink()
+        if not result_file.is_file():
+            end = f"its process exited with code {done.returncode}"
+            raise EngineError(f"script={script}: {end}; its output is in {log}")
+        content = json.loads(result_file.read_text())
     if content["error"]:
         raise invalid("script", script, problem=content["error"], fix=f"its output is in {log}")
     failures = []
