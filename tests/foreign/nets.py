@@ -134,7 +134,8 @@ def nnx_attention() -> Net:
         def __init__(self) -> None:
             rngs = nnx.Rngs(0)
             self.table = nnx.Embed(16, 16, rngs=rngs)
-            self.attention = nnx.MultiHeadAttention(2, 16, decode=False, rngs=rngs)
+            # The gradient of a key's bias is 0 up to rounding, and Adam makes a step of it: verdicts are inconclusive.
+            self.attention = nnx.MultiHeadAttention(2, 16, decode=False, use_bias=False, rngs=rngs)
             self.norm = nnx.LayerNorm(16, rngs=rngs)
 
         def __call__(self, tokens: Any) -> Any:
@@ -144,7 +145,7 @@ def nnx_attention() -> Net:
 
     graph, weights, rest = nnx.split(Model(), nnx.Param, ...)
     apply = lambda weights, x: nnx.merge(graph, weights, rest)(x)  # noqa: E731
-    bugs = ("clipping by a device's norm", "gradients are scaled by the microbatches", "one leaf is off by 1.2")
+    bugs = ("clipping by a device's norm", "one leaf is averaged twice", "one leaf is off by 1.2")
     return Net(of_module(apply, "tokens", next_token), weights, tokens(10), bugs, clip=0.3, microbatches=2)
 
 
@@ -335,32 +336,6 @@ def brax_policy() -> Net:
     )
 
 
-def finufft_sources() -> Net:
-    """Strengths of sources by what a nonuniform Fourier transform of them measures."""
-    from jax_finufft import nufft2
-
-    def losses(weights: Any, statistics: Any, batch: Any, key: Any, axis: str | None) -> tuple[jax.Array, Any]:
-        del key, axis
-        spectrum = weights["real"] + 1j * weights["imaginary"]
-        measured = jax.vmap(lambda points: nufft2(spectrum, points, eps=1e-6))(batch["x"])
-        return jnp.mean(jnp.abs(measured - batch["measured"]) ** 2, 1), statistics
-
-    def batch(count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        x = rng.uniform(-np.pi, np.pi, (count, 20)).astype(np.float32)
-        return {"x": x, "measured": (rng.normal(size=x.shape) + 1j * rng.normal(size=x.shape)).astype(np.complex64)}
-
-    weights = {
-        name: jax.random.normal(jax.random.key(place), (9,)) for place, name in enumerate(("real", "imaginary"))
-    }
-    return Net(
-        losses,
-        weights,
-        batch,
-        ("gradients are not averaged", "one leaf is averaged twice"),
-        optimizer=optax.adam(0.05),
-    )
-
-
 def keras_stateless() -> Net:
     """A Keras model by `stateless_call`, with a loss of Keras."""
     import keras
@@ -385,7 +360,7 @@ NETS: dict[str, Callable[[], Net]] = {
     for function in (
         *(linen_mlp, linen_dropout, linen_batch_norm, nnx_mlp, nnx_attention, equinox_mlp, equinox_conv, equinox_gru),
         *(haiku_mlp, haiku_lstm, haiku_group_norm, optax_lion, optax_lamb, optax_adafactor, optax_nadam_average),
-        *(optax_microbatches, optax_clipped, jax_md_forces, brax_policy, finufft_sources, keras_stateless),
+        *(optax_microbatches, optax_clipped, jax_md_forces, brax_policy, keras_stateless),
     )
 }
 # Nets whose whole step the compiler divides as well.

@@ -14,7 +14,7 @@ NAMES = (
     *("linen: mlp", "linen: dropout", "linen: batch norm", "nnx: mlp", "nnx: attention", "equinox: mlp"),
     *("equinox: conv", "equinox: gru", "haiku: mlp", "haiku: lstm", "haiku: group norm", "optax: lion", "optax: lamb"),
     *("optax: adafactor", "optax: nadam average", "optax: microbatches", "optax: clipped", "jax: md forces"),
-    *("brax: policy", "finufft: sources", "keras: stateless"),
+    *("brax: policy", "keras: stateless"),
     *("jax: megatron", "jax: embedding", "jax: experts", "jax: sequence", "jax: gathered"),
     *(COMPILED + name for name in ("linen: batch norm", "nnx: attention", "equinox: conv", "keras: stateless")),
 )

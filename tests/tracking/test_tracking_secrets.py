@@ -211,7 +211,7 @@ def test_a_typed_password_beside_an_interpolation_is_masked(monkeypatch: pytest.
 
 
 RUN = ["dataset=digits", "engine=jax", "mesh=single", "trainer.epochs=1"]
-PRESET = "name: mlflow\nuri: {uri}\nexperiment: runner\nrun_name: null\ntags: {{}}\n"
+PRESET = "writers: [mlflow]\nuri: {uri}\nexperiment: runner\nrun_name: null\ntags: {{}}\n"
 
 
 def _holders(folder: Path) -> list[str]:
