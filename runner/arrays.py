@@ -282,7 +282,6 @@ def token_losses(ops: Arrays, logits: Tensor, label: Tensor) -> tuple[Tensor, Te
     a label's logit, or an argmax, would bring the shards together.
 
     Args:
-      ops: the engine's.
       logits: (..., V) of a vocabulary of V tokens, in any precision; a mesh axis may shard V.
       label: int32 (...), from 0 to V - 1. Both results are float32 (...).
     """

@@ -193,9 +193,6 @@ def against(
     """Draws a metric by the values of one key.
 
     Args:
-      path: PNG file to write.
-      metric: its name.
-      key: across.
       series: what is the same for some points, to their (value of the key, metric); at most seven.
       joined: connects numeric values.
     """
@@ -413,11 +410,8 @@ def front(
     """Draws memory per device in GiB against step time in ms, with the front that no candidate beats in both.
 
     Args:
-      path: PNG file to write.
-      title: of the picture.
       series: name to the color, the marker and the (memory, time) of candidates.
       unbeaten: the front, by memory.
-      best: the best one's name and place.
       capacity: of one device's memory, where a line is and twice of which ends the axis; 0: not known.
     """
     figure, axes = subplots(1, 1, (8.6, 5.2))

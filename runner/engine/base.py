@@ -107,8 +107,7 @@ INPUTS = "(inputs)"
 class LayerInput:
     """One whole input of a layer for one global batch.
 
-    Attributes:
-      layer: canonical path of the layer that provides it; `INPUTS`; empty if the engine does not know it.
+    `layer` is the path of the one that provides it; `INPUTS`; empty if the engine does not know it.
     """
 
     layer: str
@@ -119,9 +118,7 @@ class LayerInput:
 class LayerOutput:
     """One whole output of a layer for one global batch, for the plan's activations and operations.
 
-    Attributes:
-      layer: canonical path of the layer, the part of its variables' paths before the last `/`.
-      kind: the layer's class, such as `Dense`.
+    `layer` is the part of its variables' paths before the last `/`, `kind` its class.
     """
 
     layer: str

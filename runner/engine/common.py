@@ -50,7 +50,6 @@ class Engine(ABC):
     """Owns devices and state; computes steps.
 
     Attributes:
-      axes: of the mesh, name to size.
       placements: of every variable, by canonical path; set by `build`.
       counts_cost: the compiler counts a step's memory, operations and communication.
     """

@@ -33,7 +33,6 @@ class Choice:
     """A kind of devices.
 
     Attributes:
-      kind: `cpu`, `gpu` or `tpu`.
       count: number of devices in all processes.
       model: of accelerators, if it is known.
       unused_reason: why the accelerators of this machine are not used, and the fix; empty if there are none or they

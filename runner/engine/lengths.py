@@ -34,7 +34,6 @@ class RunLength:
       evaluate_every: periods between evaluations.
       by_epochs: length and periods are both set in epochs, so that the run is shown by epochs.
       key: key of `trainer` that sets the length: `epochs`, `steps` or `tokens`.
-      value: of that key.
       tokens: tokens per step; 0: the task counts none.
     """
 

@@ -55,13 +55,11 @@ class EngineEntry:
     """Everything in which one engine differs from the others. No other module compares its name.
 
     Attributes:
-      package: Python package with its modules.
       title: name of its first library, as its makers write it.
       libraries: packages that must be installed, in import order; the first one computes.
       distributions: names of the distributions whose versions are recorded with a run.
       hidden: packages that the libraries import only because they are installed.
       keys: keys of the group `engine` that this engine has and not every engine.
-      precisions: valid values of `engine.precision`.
       takes_layouts: it trains the tf.Modules of `model=mlp_core`, whose builder takes layouts.
       full: it trains models of Keras 3 with all features: accelerators, several processes, steps of a user's class
         (`task=step`), frozen variables (`model.trainable`), layout maps of models (`layout.from_model`), and plans for
@@ -149,11 +147,7 @@ def prepare(config: RunConfig, *, computes: bool = True) -> None:
 
     The library itself is not loaded here, so that an error in the data is reported without waiting for it. It is
     loaded by `load`, and has the config's devices from then on. It is loaded here if any code is the user's, which may
-    import it as well.
-
-    Args:
-      config: checked.
-      computes: False: the process makes no engine, and the user's code gets the engine's library on CPUs only.
+    import it as well. A process that computes nothing makes no engine, and has the CPUs only.
     """
     entry = ENGINES[config.engine.name]
     paths = import_paths(config.model, config.optimizer, config.dataset, config.task)

@@ -37,9 +37,7 @@ _OUTPUT_FORMS = ("HKD", "DHK", _FLAT_OUTPUT)
 
 @dataclass(frozen=True)
 class Attention:
-    """One recognized attention: the path that contains its projections, the model's width, and variables' roles by
-    path.
-    """
+    """An attention: the path that contains its projections, the model's width, and its variables' roles by path."""
 
     owner: str
     width: int

@@ -14,8 +14,6 @@ class Role:
     """Sharding of a variable of a transformer, by the units that a dim counts.
 
     Attributes:
-      noun: the units that are distributed, for example "heads".
-      owner: the layer or block that the variable belongs to.
       units: number of units; a model axis must divide it.
       dim: of the variable, which counts the units; None: it is replicated over a model axis.
       why_replicated: the reason, if `dim` is None.

@@ -19,7 +19,6 @@ class Placement:
     """Sharding of one variable.
 
     Attributes:
-      path: canonical, `layer/variable`.
       shape: the whole variable's.
       spec: one entry per dim, an axis name or None.
       rule: index of the rule that matched, None if none did; proposals of `auto` are numbered after the config's.

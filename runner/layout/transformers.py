@@ -248,9 +248,7 @@ def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict
 
 
 def _adapter_dim(dim: int | None, last_dim: int, rank: int, *, is_b: bool) -> int | None:
-    """Returns the dim of an adapter, B or else A, that is a given dim of the kernel; None: the other adapter has
-    it.
-    """
+    """Returns the dim of an adapter, B or else A, that is a dim of the kernel; None: the other adapter has it."""
     if dim is None or (dim == last_dim) != is_b:
         return None
     if is_b:

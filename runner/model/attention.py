@@ -74,10 +74,7 @@ def attend(
 ) -> Tensor:
     """Returns softmax(q k^T / sqrt(K)) v, (B, T, H, K).
 
-    Each token attends to itself and to the earlier ones of its document.
-
-    Args:
-      segments_bt: document of each token; None: each row is one document.
+    Each token attends to itself and to the earlier ones of its document; without segments, a row is one document.
     """
     if not on_jax:
         return _attend_dtensor(ops, q_bthk, k_bsgk, v_bsgk, segments_bt)

@@ -30,11 +30,7 @@ _MAX_SEED = 0xFFFFFFFF
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds `random` and `np.random` for the block, as `tf_keras.utils.set_random_seed` does, and restores them.
-
-    Args:
-      seed: 0 to 2**32 - 1.
-    """
+    """Seeds `random` and `np.random` for the block with 0 to 2**32 - 1, as stock Keras does, and restores them."""
     with kept_random_state():
         random.seed(seed)
         numpy_random.seed(seed)
@@ -117,9 +113,7 @@ def _raising_in_own(fit: Callable[..., object]) -> Callable[..., object]:
 def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:
     """Returns whether a module is a user's: neither of Python, nor installed, nor of this package.
 
-    Args:
-      spec: the spec of the module.
-      own: names of packages that are the user's although they are installed.
+    Packages in `own` are the user's although they are installed.
     """
     top = spec.name.partition(".")[0]
     if top in _OURS:
@@ -134,9 +128,7 @@ def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:
 def watch(seed: int, own: Collection[str] = ()) -> None:
     """Seeds each of the user's modules that is imported from now on with the run's seed and the module's name.
 
-    Args:
-      seed: of the run.
-      own: names of packages that are the user's although they are installed.
+    Packages in `own` are the user's although they are installed.
     """
     for finder in [finder for finder in sys.meta_path if isinstance(finder, _Finder)]:
         sys.meta_path.remove(finder)

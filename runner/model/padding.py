@@ -38,11 +38,7 @@ Call = Callable[[Batch], tuple[Sequence[Array], Sequence[Array]]]
 
 
 def check(call: Call, inputs: Mapping[str, ArraySpec]) -> None:
-    """Rejects padded batches if the padding affects anything a model computes.
-
-    Args:
-      call: of the model's inputs by name, (B, ...) each; it leaves the model unchanged.
-    """
+    """Rejects padded batches if padding affects anything a model computes; `call` leaves the model unchanged."""
     rng = np.random.default_rng(0)
     real = random_examples(inputs, rng, _REAL)
     padding = random_examples(inputs, rng, _PADDING)

@@ -80,11 +80,7 @@ def _inputs(model: Any) -> dict[str, Any]:
 
 
 def _verdict(layer: Any, inputs: Sequence[Any] = ()) -> Verdict:
-    """Returns what a layer does to images.
-
-    Args:
-      inputs: symbolic tensors of a functional model that images enter at; empty: all its inputs.
-    """
+    """Returns what a layer does to images, which enter a functional model at `inputs`; empty: at all of its own."""
     names = _names(layer)
     if "Rescaling" in names or "ImageConverter" in names:
         scale = getattr(layer, "scale", None)

@@ -29,7 +29,6 @@ class Scope:
     """One traced call of the model.
 
     Attributes:
-      seed: of the run.
       step: scalar int32 tensor, number of earlier microbatches; None if nothing random is drawn, as in an evaluation.
       placer: the placer of the mesh; None on one plain device, and with JAX, whose compiler reshards by itself.
       batch: axis that shards the examples.

@@ -29,20 +29,12 @@ Basis = Literal["counted", "estimated", "compiled"]
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """One variable of the model.
+    """One variable of the model; `shape` and `bytes` are those of the whole variable.
 
     Attributes:
-      path: canonical path.
-      shape: global shape.
-      dtype: such as `float32`.
       rule: such as `layout.rules[2]`; empty if none matched and the variable is replicated.
       spec: one entry per dim, an axis name or None.
-      trained: whether the variable has a gradient.
-      bytes: of the whole variable.
-      bytes_per_device: of one device's shard.
-      slot_bytes_per_device: of one device's shard of the optimizer state of this variable.
-      moved_bytes: bytes that a device communicates per step for the variable and its gradient, counted in the step's
-        program.
+      moved_bytes: that a device communicates per step for the variable and its gradient.
       passed: optional rules that did not fit the variable, in words.
       reason: why the variable has this spec, if the rule knows: "4 heads of block_0/attention, model divides them".
     """
@@ -63,15 +55,11 @@ class VariablePlan:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """Activations and FLOPs of one layer, estimated from its output's shape.
+    """The output of one layer, and its FLOPs in a training step, estimated from the output's shape.
 
     Attributes:
-      layer: canonical path.
-      kind: the layer's class.
       shape: of the whole output for one global batch, or for one microbatch.
       spec: how the output is assumed to be sharded.
-      bytes_per_device: of one device's shard of the output.
-      flops_per_device: floating-point operations of one training step on one device.
     """
 
     layer: str
@@ -84,9 +72,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Total:
-    """Bytes of whole arrays of one kind and of one device's shards, `counted` from those on the mesh or
-    `estimated`.
-    """
+    """Bytes of all arrays of one kind: `counted` from those on the mesh, or `estimated`."""
 
     bytes: int
     bytes_per_device: int
@@ -95,14 +81,9 @@ class Total:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The collectives of one kind, axis and phase of a training step.
+    """The collectives of one kind, axis and phase of a training step, as in `runner.engine.base.Collective`.
 
     Attributes:
-      kind: as in `runner.engine.base.Collective`.
-      axis: mesh axis, or several joined by `+`.
-      phase: `forward`, `backward` or `update`.
-      count: collectives that one device takes part in.
-      bytes: of all of them, as in `runner.engine.base.Collective`.
       seconds: time for these bytes at the plan's rates, without latency.
       crosses: whether the devices are in several processes.
     """
@@ -118,12 +99,10 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates that times are estimated with.
+    """Rates of one device that times are estimated with.
 
     Attributes:
-      device: `cpu`, `gpu` or `tpu`.
       bandwidth_gb_s: GB/s that one device sends to its neighbor.
-      gflops: 1e9 floating-point operations per second of one device.
       note: source of the numbers.
       network_gb_s: GB/s that one device sends to a device of another process; None if there is one process.
       joins_nodes: whether the network joins nodes of hardware that is not here, instead of processes.
@@ -141,10 +120,7 @@ class Rates:
 class MemoryPart:
     """One kind of arrays in a device's memory at the peak of a step.
 
-    Attributes:
-      kind: such as `weights`.
-      bytes: on one device.
-      source: `counted` from shapes and shardings, `estimated`, or `compiled` by the target's compiler.
+    `source`: `counted` from shapes and shardings, `estimated`, or `compiled` by the target's compiler.
     """
 
     kind: str
@@ -157,10 +133,8 @@ class Forecast:
     """What a run needs of the hardware that it is planned for. Ranges are (fastest, slowest).
 
     Attributes:
-      hardware: name of the device.
       depth: `arithmetic` or `target`.
       capacity_bytes: of one device's memory that a program can use; 0: not known.
-      memory: at the peak, by kind.
       compute_seconds: of one step's products at the attained shares of the peak rate.
       memory_seconds: of the state and the results of products, which go through the device's memory.
       link_seconds: of all collectives at the links' whole bandwidth.
@@ -230,23 +204,17 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory, communication and compute of a run.
+    """Memory, communication and compute of a run; variables and layers are in the model's order.
 
     Attributes:
       choices: option by group, such as `layout` to `megatron`.
-      engine: name of the engine.
-      axes: size by mesh axis.
       batch_size: global.
-      variables: in the model's order.
-      layers: in the model's order.
       totals: `parameters`, `gradients`, `slots` and `activations` (of all layers, kept for the backward pass);
         `copies` of parameters in the dtype that layers use, if that is narrower than the stored one.
       traffic: forward, backward, update.
-      rates: rates that times are estimated with.
       compute_seconds: of one training step on one device at those rates.
       warnings: of the layout's lint.
       program: memory and operations of the step's program per device, if its compiler counts them.
-      processes: number of processes that share the mesh.
       machines: that share a mesh of virtual CPU devices; 1: all processes are on this one.
       crossing: axes whose devices are in several processes.
       steps: training steps of the run; 0: not known.

@@ -33,15 +33,9 @@ _WITHOUT_INPUT_GRADIENT = 2
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """A model's variables and layers on a mesh.
-
-    Memory and FLOPs are estimated from them.
+    """A model's variables and layers on a mesh, from which memory and FLOPs are estimated.
 
     Attributes:
-      placements: placement by canonical path.
-      trained: paths of trained variables.
-      outputs: the outputs of the layers, in the model's order.
-      axes: size by mesh axis.
       inputs: spec by name of the model's input, the examples' dim first.
       width: bytes per number of a variable where layers use it, by path.
       whole: paths of variables that operations need whole.
@@ -139,9 +133,7 @@ class PlacedModel:
         return by_owner
 
     def inner_kernels(self, layer: str) -> list[Placement]:
-        """Returns the kernels of layers inside a layer that is known as one, for example an attention's
-        projections.
-        """
+        """Returns the kernels of layers inside a layer, such as an attention's projections."""
         return self._inner_kernels.get(layer, [])
 
     def used_spec(self, variable: Placement) -> Spec:

@@ -37,7 +37,6 @@ class Work:
     """What one device computes in a step, with the forward pass that activation checkpointing repeats.
 
     Attributes:
-      flops: of all products.
       attention_flops: those of `flops` that are attention's own products.
       product_bytes: of the results of all products, in one forward pass of the whole step; with a third of those that
         a fourth pass repeats.

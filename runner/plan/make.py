@@ -42,12 +42,7 @@ def make_plan(
 ) -> Plan:
     """Returns the plan of a run on a built engine, whose step is compiled if that counts the cost of its program.
 
-    Args:
-      config: checked.
-      engine: built.
-      data: what the engine is built for.
-      choices: option by group, as Hydra composed them.
-      total_steps: of the run; 0: not known.
+    `choices` are the options by group, as Hydra composed them; `total_steps` is 0 if it is not known.
     """
     axes = config.mesh.axes
     model = placed_model(engine, data, config.layout, axes, config.engine.state)

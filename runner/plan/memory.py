@@ -55,14 +55,11 @@ def parts(
     """Returns one device's memory at the peak of a step, by kind.
 
     Args:
-      model: the model on its mesh.
       variables: the state, with the optimizer's.
       saved: shape and dtype of each whole array that the forward pass keeps for the backward pass.
       examples: of a microbatch.
       compute_width: bytes per number that layers compute in.
-      accumulates: gradients of several microbatches are summed.
       scores: shape and dtype of the whole scores of attention that is not fused, by block.
-      device: kind of the devices.
     """
     weights = 0
     optimizer = 0

@@ -29,9 +29,7 @@ NODES = "between nodes"
 
 @dataclass(frozen=True)
 class Rows:
-    """One table; `numbers` columns from the right have numbers, and with `has_sum` the last row is the sum of the
-    others.
-    """
+    """One table whose last columns are `numbers`; with `has_sum`, the last row is the sum of the others."""
 
     title: str
     columns: tuple[str, ...]

@@ -56,8 +56,6 @@ def step_flops(
     head. A frozen parameter counts four. One before the first trained parameter needs only two; it counts four too.
 
     Args:
-      shapes: of the variables, by canonical path.
-      trained: paths of those that are trained.
       tokens: per step.
       length: of a row, T.
       vocabulary: its size, V.

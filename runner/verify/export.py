@@ -161,10 +161,9 @@ def _examples(dataset: DatasetConfig, config: TaskConfig, seed: int, data: Datas
 def _outputs(
     engine: Engine, dataset: DatasetConfig, config: TaskConfig, served: Served, examples: Mapping[str, Array]
 ) -> tuple[Array | Mapping[str, Array], int]:
-    """Computes the run's outputs for the examples by its engine on its mesh.
+    """Returns the run's outputs (N, ...), several by name, as its engine computes them on its mesh.
 
-    Returns:
-      The outputs (N, ...), several by name, and how many examples an export gets at once to answer the same.
+    The second is how many examples an export gets at once to answer the same.
     """
     spec = served.spec
     arrays = served.standardized(examples)

@@ -256,7 +256,6 @@ class _TransformationOptimizer:
 
     Attributes:
       variables: the step count first, then the leaves of the transformation's state.
-      iterations: the step count.
       by_slot: kinds of state, each with its variables by path; the path of state of the whole optimizer is empty.
     """
 

@@ -149,11 +149,6 @@ def _child_place(team: Team) -> Place | None:
 def run_child(folder: Path, log: Path, place: Place | None) -> Verification | None:
     """Verifies the config in a folder, in a child whose output goes to a log; None: another process has the result.
 
-    Args:
-      folder: contains the config, and gets the result.
-      log: gets what the child and its libraries print.
-      place: of the child among several processes.
-
     Raises:
       ConfigError: the config is invalid for one side.
       EngineError: a side failed, or the child ended without a result.

@@ -130,9 +130,7 @@ class Reference(ABC):
         return arrays
 
     def at_points(self, states: Mapping[str, Array], seed: int | None = None) -> dict[str, Array]:
-        """Evaluates and takes gradients at the points, and takes a step from each; returns what
-        `runner.verify.points` lists. `seed` is that of `train`.
-        """
+        """Returns what `runner.verify.points` lists of the points, with the noise of a `seed` as in `train`."""
         arrays: dict[str, Array] = {}
         for number in points.numbers(states):
             step = points.step_of(states, number)
@@ -210,7 +208,6 @@ class GradientReference(Reference):
     """A plain model with its framework's stock optimizer.
 
     Attributes:
-      settings: of each trainable variable.
       parts: stock optimizers, one per learning rate and step count.
     """
 
@@ -410,7 +407,6 @@ class GradientReference(Reference):
         """Returns a microbatch's loss and its gradients, and updates the batch statistics.
 
         Args:
-          inputs: of the model.
           batch: arrays (B, ...) by name.
           share_b: (B,) weight of each example's loss in the mean over the whole batch, 0 of padding.
           microstep: microbatches done before, which dropout masks depend on.

@@ -81,7 +81,6 @@ class RecordedStep:
     """A step of a recorded run.
 
     Attributes:
-      run: the run.
       step: counted from 1: its result is the state after so many steps.
       start: checkpoint to start from; None: the beginning of the run.
       saved: checkpoint after the step; None: the run has none.

@@ -24,11 +24,7 @@ _DROP = {"differ by": 1, "entries": 2}
 
 @dataclass(frozen=True)
 class Verification(Report):
-    """A comparison of a run on its mesh with one device.
-
-    Attributes:
-      devices: of the mesh.
-    """
+    """A comparison of a run on its mesh with one device."""
 
     devices: int
 

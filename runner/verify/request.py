@@ -33,8 +33,6 @@ class Request:
     """One verification of a checked config.
 
     Attributes:
-      config: checked.
-      data: arrays and task that the engine is built for.
       total_steps: steps of the full training, where its schedules end.
       batches: the first `verify.steps` of training, in one stack.
     """
@@ -79,9 +77,7 @@ class Request:
         return batches
 
     def at_point(self, arrays: Mapping[str, Array], number: int) -> Request:
-        """Returns the request with the batches of a point: where a run pads, the first point's batch ends in
-        padding.
-        """
+        """Returns the request with a point's batches: if a run pads, the first point's batch ends in padding."""
         if self.config.dataset.remainder != "pad" or number != points.numbers(arrays)[0]:
             return self
         batches = self.batches

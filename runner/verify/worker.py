@@ -116,9 +116,7 @@ def verified(folder: Path) -> Verification | None:
 
 
 def prepared(folder: Path) -> Request:
-    """Prepares the process for the checked config that a folder has, and returns the batches that training begins
-    with.
-    """
+    """Prepares the process for the checked config in a folder; returns the batches that training begins with."""
     config = build(RunConfig, json.loads((folder / REQUEST).read_text()), "config")
     if from_launcher() is not None:
         processes.join(config.cluster, {})
@@ -164,8 +162,6 @@ class OneDevice:
     """What one device computes, and how far it differs from itself.
 
     Attributes:
-      request: what it has computed.
-      reference: the device, which can compute it again.
       arrays: those of `runner.verify.points.compare`, with the points.
       spread: by key, differences of the perturbed runs so far.
     """

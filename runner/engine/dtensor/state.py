@@ -24,13 +24,7 @@ Variables = Mapping[str, dtensor.DVariable]
 
 @dataclass(frozen=True)
 class State:
-    """The model's variables and the optimizer state.
-
-    Attributes:
-      variables: by canonical path, in the model's order.
-      trainable: paths of those that are trained.
-      slots: the slots of the trainable variables, by `runner.layout.paths`.
-    """
+    """The model's variables and the slots by path, and the paths of the trained ones, in the model's order."""
 
     variables: Variables
     trainable: Sequence[str]

@@ -128,9 +128,7 @@ class Keras3Factory:
         return model
 
     def _with_variables(self, model: keras.Model) -> keras.Model:
-        """Returns the builder's model with its variables, which a symbolic call with the run's arrays makes if need
-        be.
-        """
+        """Returns the builder's model with its variables, which a symbolic call makes if need be."""
         if not isinstance(model, keras.Model):
             return model
         if hub_inputs.is_plain(model):

@@ -231,8 +231,6 @@ def collectives(
     Args:
       axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
       placements: of every variable by canonical path. An origin is one of these paths or `layers`.
-      trainable: paths of the variables that have gradients.
-      data_axes: axes that shard the inputs.
       looped: the step is the body of a loop, so that the entry computation runs once per call and is left out.
 
     Raises:

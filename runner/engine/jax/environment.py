@@ -47,9 +47,7 @@ def threads(devices: int) -> int:
 def prepare_environment(_: EngineConfig, on: MeshConfig | None, timeout: float) -> None:
     """Sets the process's environment; must run before JAX's and Keras's first import.
 
-    Args:
-      on: mesh of the engine; None: a plan for another machine.
-      timeout: of the cluster in seconds.
+    Without a mesh it is that of a plan for another machine. `timeout` is the cluster's, in seconds.
     """
     os.environ["KERAS_BACKEND"] = "jax"
     # XLA's C++ log goes by this name too.

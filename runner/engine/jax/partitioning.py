@@ -42,7 +42,6 @@ class Partitioning:
       gathered: shardings of trainable variables that the step gathers before the model uses them, by their index.
       heads_axis: axis that splits the heads of queries, keys and values in every attention; None: no such axis.
       spread_images: see `runner.engine.jax.layers.gradients.exact_gradients`.
-      tokens: how it splits examples and their tokens.
     """
 
     state: Any

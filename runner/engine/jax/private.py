@@ -81,9 +81,7 @@ def has_keras_hub_layer(model: keras.Model) -> bool:
 
 
 def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
-    """Returns the keyword `training` for a model's call, if it takes it; else a subclassed `call(self, x)` would
-    raise.
-    """
+    """Returns the keyword `training` if a model's call takes it; without it, `call(self, x)` would raise."""
     if model._call_has_training_arg:
         return {"training": training}
     return {}

@@ -33,11 +33,9 @@ _GRAD_ACCUM = "grad_accum:"
 
 
 class State(NamedTuple, Generic[T]):
-    """A tree with one entry per variable: its array, or its path, sharding or shape.
+    """A tree with one entry per variable, in the model's order: its array, or its path, sharding or shape.
 
     Attributes:
-      trainable: in the model's order.
-      non_trainable: the other weights, such as batch statistics, in the model's order.
       slots: one list per slot name, of the trainable variables that have it.
       ema: moving averages, aligned with `trainable`; empty if the run keeps none.
       grad_accum: sums of the gradients of a step's micro-batches so far; empty if a step has one micro-batch.
@@ -62,10 +60,7 @@ def trees(
     """Returns the paths of a state's arrays, and their shapes with dtypes and shardings.
 
     Slots, averages and sums have the sharding of their variable. A slot that lacks a dim has that of the dims that
-    remain. Averages and sums of gradients are at least float32.
-
-    Args:
-      variables: shapes of the model's variables by path, as the state stores them.
+    remain. Averages and sums of gradients are at least float32. `variables` are the stored shapes by path.
     """
     own = [variables[path] for path in trainable]
     slot_paths = []

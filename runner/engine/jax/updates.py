@@ -49,7 +49,6 @@ class UpdateRule(ABC):
 
     Attributes:
       slots: kinds of state that it has. Several may have one name, for different variables.
-      settings: of each trainable variable, by path.
       first_slots: returns the first slots from the trainable variables; None: they are as `Slot.initial` says.
     """
 
@@ -281,9 +280,7 @@ class DividedMuon(keras.optimizers.Muon):  # type: ignore[misc]
     Keras's class as it is has each device orthogonalize every matrix that it holds whole, which is most of the cost
     of a step: with data parallelism alone, eight devices do the same work eight times. Here each device computes the
     columns and rows that are its own. The result differs by rounding only, as sums over columns are sums of parts.
-
-    Attributes:
-      mesh: whose devices divide the work. It is set after construction, as Keras's arguments are what is recorded.
+    The mesh is set after construction, as Keras's arguments are what is recorded.
     """
 
     mesh: Mesh | None = None

@@ -32,7 +32,6 @@ class Slot:
     """One kind of optimizer state, such as Adam's second moments.
 
     Attributes:
-      name: as in the paths of `runner.layout.paths`.
       dims: path of a trainable variable that has this state -> dims of the variable that the state has, in order. A
         factored moment has all but one.
       initial: every element's value at the start. None: the variable's own initial values.
@@ -69,9 +68,7 @@ class Rule:
     Attributes:
       slots: names of the optimizer state per variable (Keras calls these slot variables). A slot has the variable's
         shape and sharding.
-      update: (gradient, weight, slots, learning rate, step counted from 1) -> (new weight, new slots); all tensors.
-      apply: (weight, new slots, learning rate, step counted from 1) -> new weight, if the new weight depends on the
-        new slots alone and not on the gradient; None otherwise.
+      apply: if the new weight depends on the new slots alone and not on the gradient; None otherwise.
     """
 
     slots: tuple[str, ...]

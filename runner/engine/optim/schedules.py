@@ -23,12 +23,7 @@ Factor = Callable[[OptimizerConfig, Tensor, int, Elementary], Tensor]
 
 @dataclass(frozen=True)
 class ScheduleEntry:
-    """All that the runner knows of one schedule.
-
-    Attributes:
-      keys: keys of `optimizer.schedule` that it uses, in addition to those of the warm-up.
-      factor: its formula, without the warm-up.
-    """
+    """A schedule: its keys in `optimizer.schedule` beside those of the warm-up, and its formula without that."""
 
     keys: tuple[str, ...]
     factor: Factor

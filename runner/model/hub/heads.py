@@ -80,11 +80,7 @@ def choose(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any
 
 
 def attach(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens: int) -> Head:
-    """Returns a function of a backbone's inputs to logits.
-
-    Args:
-      units: of the task's outputs; None: the task takes any, and gets the backbone's outputs.
-    """
+    """Returns a function of a backbone's inputs to logits; without a number of units, to the backbone's outputs."""
     if task_class is not None:
         options = {}
         if not task_class.__name__.endswith("LM"):
@@ -100,12 +96,7 @@ def attach(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens
 
 
 def fuse(keras: Any, task_class: Any, backbone: Any, task_model: Any) -> Head:
-    """Returns a head that leaves the logits to the loss.
-
-    The loss of a causal language model computes them in chunks.
-
-    Returns:
-      A function to {"hidden": (B, T, D), "head": (D, V)}.
+    """Returns a head, to {"hidden": (B, T, D), "head": (D, V)}, that leaves the logits to a loss in chunks.
 
     Raises:
       ValueError: its logits are not just a product with the embeddings.

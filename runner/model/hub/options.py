@@ -64,10 +64,7 @@ def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
 def check_vocabulary(name: str, size: int, units: int, *, tied: bool, preset: str | None = None) -> None:
     """Checks that a language model has all tokens of the run, and only these.
 
-    A model that is not tied to its vocabulary may have more.
-
-    Args:
-      preset: value of `model.preset`, which determines the size; None: there is no preset.
+    A model that is not tied to its vocabulary may have more. A `preset` determines the size.
     """
     if size == units or (size > units and not tied):
         return

@@ -53,14 +53,9 @@ class TracedModel:
     """What a plan by arithmetic asks an engine, on any mesh.
 
     Attributes:
-      placements: placement by canonical path, on the mesh of `axes`.
-      trainable: paths of trained variables.
       whole: variables and slots by path, with whole shapes.
-      outputs: of the layers.
       saved: shape and dtype of each array that the forward pass keeps in device memory.
       scores: of attention that is not fused, by block.
-      axes: size by mesh axis.
-      sizes: of the losses in chunks and of attention.
     """
 
     placements: Mapping[str, Placement]

@@ -35,11 +35,8 @@ class Candidate:
 
     Attributes:
       axes: (name, size) of each mesh axis; the last fills a node first.
-      layout: option of the group.
       sequence: tokens are sharded over the axis `sequence`.
       remat: `model.remat`; None: the model has no such option, or the command line sets it.
-      accumulate: `trainer.accumulate_steps`.
-      state: `engine.state`.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -184,9 +181,7 @@ def placements(devices: int, options: Allowed) -> list[Candidate]:
 
 
 def savers(options: Allowed) -> list[tuple[str, str | None, int]]:
-    """Returns the combinations of state, remat and accumulation, each after all that save no more in any of the
-    three.
-    """
+    """Returns all combinations of state, remat and accumulation; after each come those that save more."""
     ranks = itertools.product(range(len(options.states)), range(len(options.remats)), range(len(options.accumulates)))
     combinations = []
     # A combination that saves no more than another one in any of the three has a smaller sum of ranks, so `explored`

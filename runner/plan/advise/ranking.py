@@ -20,14 +20,10 @@ _VERDICTS = (FITS, MAY_FIT, TOO_LARGE)
 
 @dataclass(frozen=True)
 class Planned:
-    """What a candidate needs, as its plan says.
+    """What a candidate needs of one device, as its plan says.
 
     Attributes:
-      candidate: the options.
-      verdict: as `runner.plan.base.Forecast.verdict` says it.
-      peak_bytes: of one device's memory.
       step_seconds: of one step: fastest and slowest.
-      bound: what takes longest: `compute`, `memory` or `links`.
       parts: (what, seconds) that the step time consists of.
       memory: (kind, bytes) of one device's memory.
       state_fits: whether the state alone fits: weights, optimizer state and sums of gradients.

@@ -20,9 +20,7 @@ _RUN_LENGTHS = ("epochs", "steps", "tokens")
 
 
 def default_epochs(steps: object, tokens: object) -> int | None:
-    """Returns the default of `trainer.epochs` by `trainer.steps` and `trainer.tokens`, for
-    conf/trainer/default.yaml.
-    """
+    """Returns the default of `trainer.epochs`, for conf/trainer/default.yaml."""
     if steps is None and tokens is None:
         return TrainerConfig.epochs
     return None

@@ -53,9 +53,7 @@ class Functions:
         self.ops = arrays.of(jnp)
 
     def train(self, values: Values, batch: Arrays, done: jax.Array | int) -> tuple[dict[str, jax.Array], Sums]:
-        """Returns the variables' new values after `done` steps, and each example's loss and metrics (B,) of a batch
-        (B, ...).
-        """
+        """Returns the new values after `done` steps, and each example's loss and metrics (B,) of a batch (B, ...)."""
         rng, layers_key = self._keys(_OF_STEPS, done)
         state = self.parts.structured(values, layers_key)
         result = self._called("train_step", state, batch, rng)

@@ -52,13 +52,9 @@ StepState = dict[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """A user's class after `build`.
+    """A user's class after `build`, with its models and optimizers by attribute.
 
     Attributes:
-      step: the object.
-      path: import path of its class.
-      models: by attribute.
-      optimizers: by attribute.
       model_variables: weights of all models by canonical path, in each model's order.
       optimizer_variables: variables of all optimizers by canonical path.
       owners: path of an optimizer's variable -> path of the weight that it belongs to; empty: to none.
