@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Self, TypeVar
 
 Item = TypeVar("Item")
 Placed = TypeVar("Placed")
 
-# The thread can't be woken from a full queue, so it checks this often whether it was stopped. It is the longest that
-# `close` waits for an idle thread; ten wake-ups per second cost nothing.
-_POLL_SECONDS = 0.1
-
 
 class Prefetcher(Generic[Item, Placed]):
-    """Iterates over `place(item)` of each item, computed by a thread up to `depth` ahead.
+    """Iterates over `place(item)` of each item, computed by a thread up to `depth` ahead, and the one in hand.
 
-    The thread starts with the `with` block, or earlier with `start`. It ends with the items, with an exception, with
-    the block or with `close`. An exception of the items or of `place` is raised in the loop, in place of the item.
+    The thread lives as long as the `with` block. An exception of the items or of `place` is raised in the loop, in
+    place of the item.
 
     >>> with Prefetcher(range(3), place=str, depth=2) as ready:
     ...     list(ready)
@@ -30,74 +24,34 @@ class Prefetcher(Generic[Item, Placed]):
 
     def __init__(self, items: Iterable[Item], place: Callable[[Item], Placed], depth: int = 2) -> None:
         """Prepares; draws no item yet."""
-        self._items = items
+        self._items = iter(items)
         self._place = place
-        # An item comes wrapped in a tuple, so that it can't be mistaken for the end (None) or for an exception.
-        self._ready: queue.Queue[tuple[Placed] | BaseException | None] = queue.Queue(depth)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
-
-    @property
-    def is_closed(self) -> bool:
-        """True after a call of `close`."""
-        return self._stopped.is_set()
-
-    def start(self) -> Self:
-        """Starts the thread, once; the caller must call `close`."""
-        if self._thread.ident is None:
-            self._thread.start()
-        return self
+        self._depth = depth
+        # An item comes wrapped in a tuple, so that it can't be mistaken for the end, None.
+        self._ready: deque[Future[tuple[Placed] | None]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self.is_closed = False
 
     def __enter__(self) -> Self:
-        return self.start()
+        for _ in range(self._depth + 1):
+            self._ready.append(self._thread.submit(self._next))
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the thread and drops prepared items."""
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._ready.get_nowait()
-        # Ends a loop that is still running outside the block.
-        self._ready.put(None)
+    def __exit__(self, *error: object) -> None:
+        # First: the item in hand may wait for other processes until this is set.
+        self.is_closed = True
+        self._thread.shutdown(cancel_futures=True)
+        self._ready.clear()
 
     def __iter__(self) -> Iterator[Placed]:
-        while True:
-            ready = self._ready.get()
+        while self._ready:
+            ready = self._ready.popleft().result()
             if ready is None:
-                # Put back, so that the next call ends too instead of waiting forever.
-                self._ready.put(None)
                 return
-            if isinstance(ready, BaseException):
-                self._ready.put(None)
-                raise ready
+            self._ready.append(self._thread.submit(self._next))
             yield ready[0]
 
-    def _work(self) -> None:
-        end: BaseException | None = None
-        try:
-            for item in self._items:
-                if self._stopped.is_set():
-                    return
-                was_queued = self._put((self._place(item),))
-                if not was_queued:
-                    return
-        except BaseException as error:  # raised again in the consuming thread
-            end = error
-        self._put(end)
-
-    def _put(self, ready: tuple[Placed] | BaseException | None) -> bool:
-        """Queues an item; returns False if the prefetcher was stopped first."""
-        while not self._stopped.is_set():
-            try:
-                self._ready.put(ready, timeout=_POLL_SECONDS)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def _next(self) -> tuple[Placed] | None:
+        for item in self._items:
+            return (self._place(item),)
+        return None

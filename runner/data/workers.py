@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from runner.config.import_path import raised
@@ -89,9 +88,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._threads is not None:
             # Examples in progress are abandoned.
             self._threads.shutdown(cancel_futures=True)
