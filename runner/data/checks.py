@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.config import import_path, values
 from runner.config.build import build
@@ -12,16 +11,9 @@ from runner.config.fields import path_problem, with_fix
 from runner.config.schema_augment import STEPS, StepOptions
 from runner.config.schema_data import BYTES, AugmentConfig, DatasetConfig
 from runner.config.values import changed
-from runner.data import registry
+from runner.data import registry, splits
 from runner.data.parts import in_part, parts_of
 from runner.errors import did_you_mean, invalid
-from runner.host.late import late
-
-if TYPE_CHECKING:
-    from runner.data import splits
-else:
-    # It imports NumPy, which `--help` and most config errors do without.
-    splits = late("runner.data.splits")
 
 # Keys whose values are those of the parts of a mixture, and the values that they may have in the mixture itself.
 _KEYS_OF_PARTS = {
@@ -97,12 +89,8 @@ def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
 def _check_splits(config: DatasetConfig) -> None:
     for key in ("train", "validation", "test"):
         expression = getattr(config, key)
-        try:
-            if expression is not None:
-                splits.parse_split(expression)
-        except ValueError as error:
-            fix = splits.fix_of(key)
-            raise invalid(f"dataset.{key}", expression, problem=str(error), fix=fix) from error
+        if expression is not None:
+            splits.parse_key(key, expression)
     if config.holdout and config.validation is not None:
         problem = f"must be 0 with a validation split, but dataset.validation={config.validation}"
         fix = "remove dataset.holdout or dataset.validation"

@@ -18,20 +18,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.checks_source import (
-    HUGGINGFACE,
-    IMAGES,
-    PARQUET,
-    TABLES,
-    TEXTS,
-    check_custom,
-    check_path,
-)
+from runner.data.checks_source import HUGGINGFACE, IMAGES, PARQUET, TABLES, TEXTS, check_custom, check_path
 
 if TYPE_CHECKING:
     from runner.data.base import Encoding, FullDataset
-
-_FOLDER = "runner.data.sources"
 
 
 @dataclass(frozen=True)
@@ -49,62 +39,36 @@ class SourceEntry:
 
     def load(self, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
         """Reads all splits, with the encoding of the recorded run that the data is read for, if any."""
-        full: FullDataset = import_module(self.module).load(config, encoding)
+        full: FullDataset = import_module(f"runner.data.sources.{self.module}").load(config, encoding)
         return full
 
 
 _TEXT = ("tokenizer", "end_token", "sequence_length", "documents")
 _TABLE = ("path", "features", "standardize")
 _IMAGES = ("image_size", "channels")
+_STORED = (*_TABLE, *_IMAGES)
 SOURCES: dict[str, SourceEntry] = {
-    "arrays": SourceEntry(
-        f"{_FOLDER}.arrays", _TABLE, tokens="maybe", is_users_data=True, check=partial(check_path, TABLES)
-    ),
-    "custom": SourceEntry(
-        f"{_FOLDER}.custom",
-        ("target", "standardize"),
-        tokens="maybe",
-        is_users_data=True,
-        check=check_custom,
-    ),
-    "digits": SourceEntry(f"{_FOLDER}.digits", ("image_size",)),
+    "arrays": SourceEntry("arrays", _TABLE, tokens="maybe", is_users_data=True, check=partial(check_path, TABLES)),
+    "custom": SourceEntry("custom", ("target", "standardize"), tokens="maybe", is_users_data=True, check=check_custom),
+    "digits": SourceEntry("digits", ("image_size",)),
     "image_folder": SourceEntry(
-        f"{_FOLDER}.image_folder",
-        ("path", *_IMAGES),
-        is_users_data=True,
-        check=partial(check_path, IMAGES),
+        "image_folder", ("path", *_IMAGES), is_users_data=True, check=partial(check_path, IMAGES)
     ),
-    "mnist": SourceEntry(f"{_FOLDER}.mnist", ("image_size",)),
-    "fashion_mnist": SourceEntry(f"{_FOLDER}.mnist", ("image_size",)),
-    "mixture": SourceEntry(
-        f"{_FOLDER}.mixture", ("parts", "standardize", "image_size"), tokens="maybe", is_users_data=True
-    ),
-    "parquet": SourceEntry(
-        f"{_FOLDER}.stored",
-        (*_TABLE, *_IMAGES),
-        tokens="maybe",
-        is_users_data=True,
-        check=partial(check_path, PARQUET),
-    ),
+    "mnist": SourceEntry("mnist", ("image_size",)),
+    "fashion_mnist": SourceEntry("mnist", ("image_size",)),
+    "mixture": SourceEntry("mixture", ("parts", "standardize", "image_size"), tokens="maybe", is_users_data=True),
+    "parquet": SourceEntry("stored", _STORED, tokens="maybe", is_users_data=True, check=partial(check_path, PARQUET)),
     "huggingface": SourceEntry(
-        f"{_FOLDER}.stored",
-        (*_TABLE, *_IMAGES),
-        tokens="maybe",
-        is_users_data=True,
-        check=partial(check_path, HUGGINGFACE),
+        "stored", _STORED, tokens="maybe", is_users_data=True, check=partial(check_path, HUGGINGFACE)
     ),
-    "pydoc": SourceEntry(f"{_FOLDER}.pydoc", _TEXT, tokens="always"),
+    "pydoc": SourceEntry("pydoc", _TEXT, tokens="always"),
     "text": SourceEntry(
-        f"{_FOLDER}.text",
-        ("path", "column", *_TEXT),
-        tokens="always",
-        is_users_data=True,
-        check=partial(check_path, TEXTS),
+        "text", ("path", "column", *_TEXT), tokens="always", is_users_data=True, check=partial(check_path, TEXTS)
     ),
 }
 
 # Any other name.
-TFDS = SourceEntry(f"{_FOLDER}.tfds", ("features", "standardize", "image_size"))
+TFDS = SourceEntry("tfds", ("features", "standardize", "image_size"))
 
 
 def entry(config: DatasetConfig) -> SourceEntry:

@@ -22,7 +22,7 @@ from runner.data.base import (
     empty_arrays,
     take,
 )
-from runner.data.splits import Slice, fix_of, parse_split, resolve
+from runner.data.splits import parse_key, resolve
 from runner.errors import invalid
 
 # Memory-mapped selections below this size are copied into RAM, where gathering shuffled rows is faster. 1 GiB fits
@@ -139,7 +139,7 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated:
         about["train"] += f" {joint} the {validation.size:,} of validation"
 
     if evaluated is not None:
-        if "all" in {term.name for term in _parse_key("test", evaluated)}:
+        if "all" in {term.name for term in parse_key("test", evaluated)}:
             # The examples that are held out are in the source's own splits.
             held_out = {}
         test = select("test", evaluated, replace(full, splits={**full.splits, **held_out}))
@@ -161,19 +161,12 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated:
     )
 
 
-def _parse_key(key: str, text: str) -> tuple[Slice, ...]:
-    try:
-        return parse_split(text)
-    except ValueError as error:
-        raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix_of(key)) from error
-
-
 def select(key: str, text: str, full: FullDataset) -> DataSource:
     """Returns the examples that the split expression of `dataset.<key>` selects.
 
     They are arrays if the source has arrays. A single range of 1 GiB or more stays memory-mapped.
     """
-    slices = _parse_key(key, text)
+    slices = parse_key(key, text)
     sizes = {name: source.size for name, source in full.splits.items()}
     try:
         ranges = resolve(slices, sizes)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.errors import invalid
+
 _TERM = re.compile(r"(?P<name>[\w-]+)(?:\[(?P<start>[^\[\]:]*):(?P<stop>[^\[\]:]*)\])?")
 _COUNT = re.compile(r"-?\d[\d_]*")
 _PERCENT = re.compile(r"(-?\d+(?:\.\d*)?)%")
@@ -33,11 +35,15 @@ def parse_split(text: str) -> tuple[Slice, ...]:
     return tuple(_parse_term(term.strip()) for term in text.split("+"))
 
 
-def fix_of(key: str) -> str:
-    """Returns the fix for a value of `dataset.<key>` that is not a split expression."""
-    # The shell removes the outer quotes, and Hydra the inner ones.
-    split = "train" if key == "train" else "test"
-    return f"set \"dataset.{key}='{split}[:5000]'\" or another range, such as {split}[10%:]"
+def parse_key(key: str, text: str) -> tuple[Slice, ...]:
+    """Parses the value of `dataset.<key>`; raises ConfigError if it is not a split expression."""
+    try:
+        return parse_split(text)
+    except ValueError as error:
+        # The shell removes the outer quotes, and Hydra the inner ones.
+        split = "train" if key == "train" else "test"
+        fix = f"set \"dataset.{key}='{split}[:5000]'\" or another range, such as {split}[10%:]"
+        raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix) from error
 
 
 def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import checks, registry
+from runner.data import checks, registry, sources
 from runner.data.base import Dataset
 from runner.data.loading import load
 from runner.errors import ConfigError
@@ -37,7 +37,7 @@ def load(config, encoding=None):
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{NAME}.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sources, "__path__", [*sources.__path__, str(tmp_path)])
     monkeypatch.setitem(registry.SOURCES, NAME, registry.SourceEntry(NAME, is_users_data=True))
 
 
@@ -56,7 +56,7 @@ def test_a_new_source_is_loaded_with_its_splits_holdout_and_standardization() ->
 
 @pytest.mark.parametrize("name", registry.SOURCES)
 def test_every_entry_has_a_module_with_its_function_and_a_yaml_file(name: str) -> None:
-    assert callable(importlib.import_module(registry.SOURCES[name].module).load)
+    assert callable(importlib.import_module(f"runner.data.sources.{registry.SOURCES[name].module}").load)
     assert (ROOT / "conf" / "dataset" / f"{name}.yaml").is_file()
 
 

@@ -213,7 +213,6 @@ def _differs_from_run(key: str, value: object, recorded: str) -> ConfigError:
 
 
 def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool) -> DataSource:
-    """Returns the sequences of a split."""
     needed = 2
     if not apart:
         # A sequence can be padded only with document masks, so without them it must be complete, with its last label.
