@@ -54,20 +54,8 @@ def share(kind: str | None, needed_bytes: int, memory_bytes: int) -> float:
 
 
 def host_bytes() -> int:
-    """Returns the memory of this machine, which its virtual CPU devices share, or as much as `ulimit -v` allows."""
-    total = int(psutil.virtual_memory().total)
-    limit = address_space()
-    return total if limit is None else min(total, limit)
-
-
-def address_space() -> int | None:
-    """Returns the bytes that `ulimit -v` allows this process; None: any."""
-    if os.name != "posix":
-        return None
-    import resource  # Windows has no such module
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if limit == resource.RLIM_INFINITY else limit
+    """Returns the memory of this machine, which its virtual CPU devices share."""
+    return int(psutil.virtual_memory().total)
 
 
 @contextmanager

@@ -1,11 +1,8 @@
 """What a run is warned of, and what it is not."""
 
-import os
-
 import pytest
 
 from runner.config.schema import ClusterConfig, MeshConfig, OptimizerConfig, ScheduleConfig
-from runner.plan import limits
 from runner.plan.checks import warnings as cautions
 
 
@@ -18,16 +15,6 @@ def test_many_virtual_devices_a_core_are_warned_of(monkeypatch: pytest.MonkeyPat
     assert warned(16) == []
     (line,) = warned(256)
     assert line.startswith("256 virtual devices on 2 cores show what a mesh computes, not how fast; ")
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs ulimit")
-def test_little_address_space_is_warned_of_and_is_all_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    import resource
-
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (2 << 30, resource.RLIM_INFINITY))
-    (line,) = warned()
-    assert line.startswith("`ulimit -v` limits the memory of this process to 2.0 GiB; ")
-    assert limits.host_bytes() == 2 << 30
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "a,b", "SLURM_STEP_NUM_TASKS": "2"}

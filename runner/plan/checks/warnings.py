@@ -9,12 +9,9 @@ from runner.engine.optim.schedules import learning_rate
 from runner.errors import shown
 from runner.host import cores
 from runner.layout import mesh
-from runner.plan import limits
 
 # A choice: with more virtual devices per core, a step waits for threads most of its time.
 _DEVICES_PER_CORE = 8
-# Address space in which the libraries run a small model. Measured: with 2 GiB they abort, with 4 GiB they don't.
-_LITTLE_MEMORY = 4 << 30
 
 
 def of_config(config: MeshConfig, cluster: ClusterConfig) -> list[str]:
@@ -23,18 +20,10 @@ def of_config(config: MeshConfig, cluster: ClusterConfig) -> list[str]:
     devices = mesh.size(config.axes)
     available = cores.available()
     if mesh.device_kind(config) == "cpu" and devices > _DEVICES_PER_CORE * available:
-        noun = "cores"
-        if available == 1:
-            noun = "core"
+        noun = "core" if available == 1 else "cores"
         warnings.append(
             f"{devices} virtual devices on {available} {noun} show what a mesh "
             "computes, not how fast; use a smaller mesh, or estimate a large one with python -m runner.plan"
-        )
-    limit = limits.address_space()
-    if limit is not None and limit < _LITTLE_MEMORY:
-        warnings.append(
-            f"`ulimit -v` limits the memory of this process to {limit / 2**30:.1f} GiB; a library that needs more may "
-            "end it with 'Aborted' and nothing else; raise the limit with ulimit -v unlimited"
         )
     scheduled = place.scheduled()
     # A launcher such as torchrun or srun starts the command once per task.
