@@ -65,7 +65,7 @@ def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomput
                 columns, numbers = gathered
                 yield Collective("all_gather", columns, FORWARD, output.layer, 1, numbers * compute_width)
                 yield Collective("all_reduce", columns, BACKWARD, output.layer, 1, numbers * compute_width)
-        for kernel in [*model.kernels(output.layer), *model.inner_kernels(output.layer)]:
+        for kernel in [*model.kernels(output.layer), *model.inner_kernels[output.layer]]:
             axis = _summed_axis(model, output, kernel)
             if axis is None:
                 continue

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -122,19 +123,15 @@ class PlacedModel:
         return _kernels(self.variables(layer))
 
     @functools.cached_property
-    def _inner_kernels(self) -> dict[str, list[Placement]]:
-        """Kernels by each path above them, of layers whose own output is not known."""
-        by_owner: dict[str, list[Placement]] = {}
+    def inner_kernels(self) -> Mapping[str, list[Placement]]:
+        """Kernels by each path above them, of layers whose own output is not known: attention's projections."""
+        by_owner: dict[str, list[Placement]] = defaultdict(list)
         for layer, variables in self._variables_by_layer.items():
             if layer not in self.by_layer:
                 kernels = _kernels(variables)
                 for owner in ancestors(layer):
-                    by_owner.setdefault(owner, []).extend(kernels)
+                    by_owner[owner] += kernels
         return by_owner
-
-    def inner_kernels(self, layer: str) -> list[Placement]:
-        """Returns the kernels of layers inside a layer, such as an attention's projections."""
-        return self._inner_kernels.get(layer, [])
 
     def used_spec(self, variable: Placement) -> Spec:
         """Returns a variable's spec where layers use it: gathered over data axes and sharded over the others."""
@@ -195,7 +192,6 @@ class PlacedModel:
 
     @functools.cached_property
     def _first_with_kernel(self) -> str | None:
-        """The first layer that has a kernel."""
         for output in self.outputs:
             if self.kernels(output.layer):
                 return output.layer
@@ -360,7 +356,7 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
         data_axes = model.data_axes & axes_of([spec[:-count]])
         positions = math.prod(output.shape[:-count]) // model.shards(data_axes)
         total += products * _product(model, kernel, positions)
-    inner_kernels = model.inner_kernels(output.layer)
+    inner_kernels = model.inner_kernels[output.layer]
     for kernel in inner_kernels:
         total += products * _product(model, kernel, _positions(model, output))
     return total + products * _tied(model, output) + _attention(model, output, inner_kernels)
@@ -368,7 +364,7 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
 
 def attention_flops(model: PlacedModel) -> int:
     """Returns a device's FLOPs in the two products of attention, of all layers, for one call in training."""
-    return sum(_attention(model, output, model.inner_kernels(output.layer)) for output in model.outputs)
+    return sum(_attention(model, output, model.inner_kernels[output.layer]) for output in model.outputs)
 
 
 def head_flops(model: PlacedModel) -> int:

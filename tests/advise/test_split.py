@@ -50,7 +50,7 @@ for microbatches in (1, 2, 8):
             continue
         case = ("none", microbatches, "float32", mesh)
         own = arithmetic.Arithmetic(config, spec, {})._engine_config(*case)
-        truth[case] = built(make_engine(own, spec, 1, planning=True), own.mesh.axes)
+        truth[case] = built(make_engine(own, spec, 1, planning=True), own.mesh.axes, {}, ("none", microbatches))
 
 outputs = []
 layer_outputs = planned.PlannedEngine.layer_outputs

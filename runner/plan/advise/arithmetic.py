@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a traced model answers as the Engine that documents it
 """Plans of candidates by arithmetic: the model is traced a few times, and its shapes are placed on every mesh.
 
 A plan needs a built engine only for what it knows of the model. Its shapes and its layers' outputs do not depend on
@@ -39,6 +40,9 @@ _WHOLE: Parts = (((candidates.BATCH, 1),), False, False)
 
 # Axes, whether tokens are sharded, and the spec of every variable.
 Program = tuple[tuple[tuple[str, int], ...], bool, tuple[tuple[str | None, ...], ...]]
+
+# Whole outputs of the layers, the same on every mesh, by activation checkpointing and number of microbatches.
+Outputs = dict[tuple[str | None, int], Sequence[LayerOutput]]
 
 # Reasons for which a candidate is not planned.
 INVALID = "invalid"
@@ -82,19 +86,15 @@ class TracedModel:
         return placed
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns the layers' outputs."""
         return list(self.outputs)
 
     def used_whole(self) -> set[str]:
-        """Returns nothing: XLA splits every operation."""
         return set()
 
     def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
-        """Returns the arrays that the forward pass keeps in device memory."""
         return self.saved
 
     def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
-        """Returns the scores of attention that is not fused, by block."""
         return self.scores
 
     def on(self, placements: Mapping[str, Placement], axes: Mapping[str, int]) -> TracedModel:
@@ -114,8 +114,7 @@ class Arithmetic:
         self._trace = functools.cache(self._traced)
         # Traces, moved to one part and one chunk, by all else that a trace depends on.
         self._shared: dict[Hashable, TracedModel] = {}
-        # Outputs of the layers, by activation checkpointing and number of microbatches.
-        self._outputs: dict[tuple[str | None, int], Sequence[LayerOutput]] = {}
+        self._outputs: Outputs = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns shape by canonical path of the model's variables."""
@@ -187,7 +186,7 @@ class Arithmetic:
         # The length of the run, here one step, changes no shape. The engine is that of a plan for absent hardware.
         engine: Any = make_engine(config, self._data, 1, planning=True)
         if parts == _WHOLE:
-            return self._built_once(engine, config.mesh.axes, remat, accumulate)
+            return _built(engine, config.mesh.axes, self._outputs, (remat, accumulate))
         whole = self._whole()
         engine.is_checked = True
         losses = whole.sizes.losses
@@ -198,18 +197,10 @@ class Arithmetic:
             saved = split.moved(self._shared[key].saved, losses, examples, own_split.joined, own_split)
             if saved is not None:
                 return replace(self._shared[key], saved=saved)
-        traced = self._built_once(engine, config.mesh.axes, remat, accumulate)
+        traced = _built(engine, config.mesh.axes, self._outputs, (remat, accumulate))
         saved = split.moved(traced.saved, losses, examples, own_split, own_split.joined)
         if saved is not None:
             self._shared[key] = replace(traced, saved=saved)
-        return traced
-
-    def _built_once(self, engine: Any, axes: Mapping[str, int], remat: str | None, accumulate: int) -> TracedModel:
-        """Builds an engine and returns what it knows of the model; the layers' outputs are traced once."""
-        # Whole outputs of layers are the same on every mesh.
-        key = (remat, accumulate)
-        traced = _built(engine, axes, self._outputs.get(key))
-        self._outputs[key] = traced.outputs
         return traced
 
     def _engine_config(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> RunConfig:
@@ -225,7 +216,6 @@ class Arithmetic:
     def _with(
         self, axes: dict[str, int], placed: LayoutConfig, remat: str | None, accumulate: int, state: str
     ) -> RunConfig:
-        """Returns the config with other options."""
         config = self._config
         model = config.model
         if remat is not None:
@@ -240,22 +230,21 @@ class Arithmetic:
         )
 
 
-def _built(engine: Any, axes: Mapping[str, int], outputs: Sequence[LayerOutput] | None = None) -> TracedModel:
-    """Builds a planned engine and returns what it knows of the model."""
+def _built(engine: Any, axes: Mapping[str, int], outputs: Outputs, key: tuple[str | None, int]) -> TracedModel:
+    """Builds a planned engine and returns what it knows of the model; the layers' outputs are traced once per key."""
     engine.build()
     saved = engine.saved_activations()
-    if outputs is None:
-        outputs = list(engine.layer_outputs())
-    sizes = engine.traced_sizes()
+    if key not in outputs:
+        outputs[key] = list(engine.layer_outputs())
     return TracedModel(
         placements=engine.placements,
         trainable=list(engine.trainable),
         whole=dict(engine.variables()),
-        outputs=outputs,
+        outputs=outputs[key],
         saved=saved,
         scores=engine.attention_scores(),
         axes=axes,
-        sizes=sizes,
+        sizes=engine.traced_sizes(),
     )
 
 
