@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a layer's class documents its call
 """First layers of the networks of this package: one image, one vector, or several arrays joined to one vector."""
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ class OneHot(PortableLayer):
         self.categories = categories
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the layer's arguments."""
         return {**super().get_config(), "categories": self.categories}
 
     def call(self, numbers: Tensor) -> Tensor:
-        """Returns the vectors."""
         return self.ops.one_hot(self.ops.cast(numbers, "int32"), self.categories)
 
 

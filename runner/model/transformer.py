@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a layer's class documents its call
 """Layers of a decoder-only transformer, for tf_keras and Keras 3.
 
 Legend of the shape suffixes: B batch, T tokens, D model width, H heads, G key/value heads, K head width, F hidden
@@ -34,7 +35,6 @@ class TokenEmbedding(PortableLayer):
         self.gives_table = gives_table
 
     def build(self, input_shape: Any) -> None:
-        """Creates the table."""
         options: dict[str, Any] = {}
         if self.on_jax:
             # Under mixed precision Keras 3 would cast the whole table before a row is looked up. The gradient of a
@@ -94,7 +94,6 @@ class RMSNorm(PortableLayer):
         super().build(input_shape)
 
     def call(self, x_btd: Tensor) -> Tensor:
-        """Returns the normalized tokens, times the scale."""
         x = x_btd
         if self.compute_dtype == "bfloat16":
             # The mean of squares needs more than the 8 bits of a bfloat16 mantissa.
@@ -169,7 +168,6 @@ class Block(PortableLayer):
         self.feedforward_dropout = dropout(sizes.dropout, name=f"{name}.feedforward_dropout")
 
     def build(self, input_shape: Any) -> None:
-        """Creates the variables of all parts."""
         sizes = self.sizes
         length = input_shape[1]
         tokens = (None, length, sizes.dim)
@@ -186,7 +184,6 @@ class Block(PortableLayer):
         super().build(input_shape)
 
     def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
-        """Returns the tokens after the block."""
         if self.sizes.remat.is_off:
             first = functools.partial(self.attention_dropout, training=training)
             second = functools.partial(self.feedforward_dropout, training=training)

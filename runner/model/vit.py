@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a layer's class documents its call
 """A small vision transformer: Dosovitskiy et al., An Image is Worth 16x16 Words (2020), with mean pooling.
 
 Kernels of attention keep their heads as a dim of their own, (dim, heads, head_width), so that a rule can shard them
@@ -25,11 +26,9 @@ class Patches(PortableLayer):
         self.patch = patch
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the layer's arguments."""
         return {**super().get_config(), "patch": self.patch}
 
     def call(self, images: Tensor) -> Tensor:
-        """Returns the tokens."""
         p = self.patch
         _, height, width, channels = images.shape
         rows = height // p
@@ -50,7 +49,6 @@ class Position(PortableLayer):
         super().build(input_shape)
 
     def call(self, tokens: Tensor) -> Tensor:
-        """Returns the tokens with their positions added."""
         return tokens + self.embedding
 
 
@@ -61,7 +59,6 @@ class Mix(PortableLayer):
     """
 
     def call(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Returns the attended values of queries, keys and values."""
         q, k, v = inputs
         scores = self.ops.einsum("bqhk,bshk->bhqs", q * (1.0 / math.sqrt(q.shape[-1])), k)
         return self.ops.einsum("bhqs,bshk->bqhk", self.ops.softmax(scores), v)

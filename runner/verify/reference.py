@@ -149,11 +149,9 @@ class Reference(ABC):
         return arrays
 
     def _noisy(self, values: Array, noise: np.random.Generator | None) -> Array:
-        """Returns values with noise."""
         return values if noise is None else with_noise(values, self.rounding.noise, noise)
 
     def _noisy_weights(self, weights: dict[str, Array], noise: np.random.Generator | None) -> dict[str, Array]:
-        """Returns weights with noise."""
         return weights if noise is None else weights_with_noise(weights, self.rounding.noise, noise)
 
     @abstractmethod
@@ -217,7 +215,6 @@ class GradientReference(Reference):
     def _step(
         self, step: int, batches: HostBatches, noise: np.random.Generator | None
     ) -> tuple[dict[str, float], dict[str, Array]]:
-        """Takes a step; returns the loss with the norms that the run logs, and the gradients."""
         loss, gradients = self._step_gradients(step, batches, noise)
         config = self._request.config.optimizer
         updates = gradients
@@ -232,7 +229,6 @@ class GradientReference(Reference):
         return {LOSS: loss, **logged}, gradients
 
     def _state(self) -> dict[str, Array]:
-        """Returns the variables, the slots and the moving averages."""
         state = self._variables()
         for slot, variables in self.slot_variables:
             for path, variable in variables.items():
@@ -240,7 +236,6 @@ class GradientReference(Reference):
         return state | self._averages
 
     def _load(self, state: Mapping[str, Array], step: int) -> None:
-        """Loads a state."""
         # The first update of a run sets the averages to the weights, whatever they were before.
         self._averages = {path: value for path, value in state.items() if is_ema(path) and step}
         self._load_model(state, step)

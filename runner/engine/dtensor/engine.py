@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - an engine overrides what Engine documents
 """Training on a DTensor mesh: devices, placed variables, compiled steps. An adapter knows the kind of model."""
 
 from __future__ import annotations
@@ -158,7 +159,6 @@ class DTensorEngine(Engine):
         return self.axes[self.batch_axis] if self.batch_axis else 1
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Packs every array."""
         arrays = {name: pack(array, self._layouts[name]) for name, array in batches.arrays.items()}
         return PlacedBatches(arrays, batches.weights, batches.steps)
 
@@ -223,16 +223,13 @@ class DTensorEngine(Engine):
         return PendingCall(sums, regularization, batches.weights, batches.steps, 1, unpack)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Returns a context whose operations are traced into a folder, as an XSpace for TensorBoard."""
         return tf.profiler.experimental.Profile(str(folder))  # type: ignore[no-any-return]
 
     @property
     def trainable(self) -> Sequence[str]:
-        """Returns the canonical paths of the trainable variables."""
         return tuple(self._state.trainable)
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns the first batch's whole gradients."""
         # This program runs a few times only, so that compiling it fast matters more than running it fast.
         _optimize(False)
         try:
@@ -270,15 +267,12 @@ class DTensorEngine(Engine):
         return unpack(value)
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one microbatch, in the order of the calls."""
         return self._adapter.layer_outputs(self._microbatch_size)
 
     def used_whole(self) -> set[str]:
-        """Returns the paths of variables that operations need whole."""
         return self._adapter.whole(self._model)
 
     def variables(self) -> dict[str, VariableInfo]:
-        """Returns shapes and shardings of variables and slots as DTensor reports them."""
         infos = {}
         for path, variable in self._state.saved.items():
             shape = tuple(variable.shape)
@@ -289,18 +283,15 @@ class DTensorEngine(Engine):
         return infos
 
     def state(self) -> dict[str, Array]:
-        """Returns whole arrays of variables and slots."""
         return map_values(unpack, self._state.saved)
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns host copies of the distinct shards of variables and slots."""
         return {path: shards(read_stored(variable)) for path, variable in self._state.saved.items()}
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         self._state.assign(values)
 
     def plain_model(self, values: Mapping[str, Array] | None = None) -> PlainModel:
-        """Returns the model on one device."""
         if values is None:
             values = map_values(unpack, self._state.variables)
         return self._adapter.exported(values)

@@ -28,7 +28,6 @@ class _ByBatch:
     """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's output."""
         return scope.by_batch(super().call(scope.by_batch(inputs)))  # type: ignore[misc]
 
 

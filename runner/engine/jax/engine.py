@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - an engine overrides what Engine documents
 """The engine `jax`: a Keras 3 model on the JAX backend, placed by jax.sharding and stepped by one jitted function.
 
 Every variable gets a NamedSharding from the resolved plan; XLA's partitioner inserts the communication. Shapes: K
@@ -239,7 +240,6 @@ class JaxEngine(Engine):
 
     @property
     def caches(self) -> bool:
-        """Returns whether the devices keep a split's arrays."""
         return self._split is not None
 
     def cache_on_device(self, source: DataSource) -> None:
@@ -251,7 +251,6 @@ class JaxEngine(Engine):
         self._split = cached(source, shardings, self._config.engine.data, self._config.mesh, planning=self._planning)
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Places a call's arrays, or the rows of what is cached, by micro-batches."""
         return self._placed(batches, self._microbatches)
 
     def _placed(self, batches: HostBatches, microbatches: int) -> PlacedBatches:
@@ -389,7 +388,6 @@ class JaxEngine(Engine):
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        """Returns the canonical paths of the trainable variables."""
         return tuple(self._trainable)
 
     @property
@@ -400,7 +398,6 @@ class JaxEngine(Engine):
         return next(iter(self._programs.values()))
 
     def collectives(self) -> list[Collective]:
-        """Returns the communication of the compiled step, read from XLA's program."""
         of_microbatch = collectives(
             self.program.as_text(),
             self.axes,
@@ -420,11 +417,9 @@ class JaxEngine(Engine):
         return list(filter(None, self._names.layers.values()))
 
     def program_cost(self) -> ProgramCost | None:
-        """Returns what XLA counts of the compiled step on one device."""
         return program_cost(self.program, self._microbatches)
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one micro-batch, in the order of the calls."""
         return outputs_of(self._model, input_shapes(self._data, self._microbatch_size))
 
     def used_whole(self) -> set[str]:
@@ -432,7 +427,6 @@ class JaxEngine(Engine):
         return set()
 
     def variables(self) -> dict[str, VariableInfo]:
-        """Returns variables and slots as JAX holds them."""
         return map_values(variable_info, self._by_path())
 
     def _by_path(self) -> dict[str, Any]:
@@ -444,11 +438,9 @@ class JaxEngine(Engine):
         return {path: np.array(self._to_host(array)) for path, array in self._by_path().items()}
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns variables and slots in their different shards."""
         return map_values(shards, self._by_path())
 
     def plain_model(self, values: Mapping[str, Array] | None = None) -> PlainModel:
-        """Returns the Keras 3 model in the host's memory."""
         model, variables = self._stock_model()
         if values is None:
             arrays = self._by_path()
@@ -463,7 +455,6 @@ class JaxEngine(Engine):
         return model, Names(model).variables
 
     def saving(self) -> AbstractContextManager[None]:
-        """Returns a context in which saving a model imports no TensorFlow."""
         return private.tensorflow_unimported()
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - an engine overrides what Engine documents
 """The engine `jax` for devices that are not here: it traces and compiles, and never runs a step.
 
 A plan by arithmetic needs a mesh of names and sizes only. A plan by the target's compiler needs a description of its
@@ -134,7 +135,6 @@ class PlannedEngine(JaxEngine):
         return (split.joined.chunks, splits_rows, fused), split
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Returns the shapes of a call's arrays with their shardings."""
         arrays: dict[str, jax.ShapeDtypeStruct] = {}
         for name, array in cut(batches, self._microbatches).items():
             dtype = jax.dtypes.canonicalize_dtype(array.dtype)
@@ -149,7 +149,6 @@ class PlannedEngine(JaxEngine):
         return {}
 
     def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps for the backward pass."""
         count = jax.ShapeDtypeStruct((), np.float32)
         microstep = jax.ShapeDtypeStruct((), np.int32)
         step = self._functions
