@@ -141,7 +141,6 @@ def elementary(module: ModuleType) -> Elementary:
 
 
 def _under_same_names(module: ModuleType) -> dict[str, Function]:
-    """Returns those of the functions that a module has under the same name."""
     return {name: getattr(module, name) for name in FIELDS if hasattr(module, name)}
 
 

@@ -331,7 +331,6 @@ def _draw_bars(axes: Axes, chart: Bars) -> None:
 def _draw_variables(
     axes: Axes, mesh: Mapping[str, int], names: Sequence[str], rows: Sequence[Sharded], lengths: Sequence[float]
 ) -> None:
-    """Draws a legend of the mesh and a table of variables."""
     line = 0.27
     for index, (name, (axis, size)) in enumerate(zip(names, mesh.items(), strict=True)):
         middle = line * (index + 0.5)

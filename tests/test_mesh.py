@@ -14,7 +14,7 @@ from runner.layout import mesh
 
 
 def test_given_sizes_stay_as_they_are_and_in_order() -> None:
-    resolved = mesh.resolve_axes(MeshConfig(axes={"model": 2, "batch": 4}))
+    resolved = mesh.resolve_axes(MeshConfig(axes={"model": 2, "batch": 4}), 8)
     assert list(resolved.items()) == [("model", 2), ("batch", 4)]
 
 
@@ -28,7 +28,7 @@ def test_given_sizes_stay_as_they_are_and_in_order() -> None:
     ],
 )
 def test_minus_one_takes_the_rest_of_the_devices(axes: dict[str, int], devices: int, resolved: dict[str, int]) -> None:
-    assert mesh.resolve_axes(MeshConfig(axes=axes, cpu_devices=devices)) == resolved
+    assert mesh.resolve_axes(MeshConfig(axes=axes), devices) == resolved
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_minus_one_takes_the_rest_of_the_devices(axes: dict[str, int], devices: 
 )
 def test_a_mesh_that_cannot_be_is_refused(config: MeshConfig, parts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
-        mesh.resolve_axes(config)
+        mesh.resolve_axes(config, 8)
     for part in parts:
         assert part in str(caught.value)
 
@@ -69,7 +69,7 @@ def test_resolved_axes_fit_the_devices_and_keep_the_given_sizes(axes: dict[str, 
     config = MeshConfig(axes=axes, cpu_devices=devices)
     try:
         values.check(config, "mesh")
-        resolved = mesh.resolve_axes(config)
+        resolved = mesh.resolve_axes(config, devices)
     except ConfigError:
         return
     assert list(resolved) == list(axes)

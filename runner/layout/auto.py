@@ -119,7 +119,6 @@ class _Plan:
 
 
 def _has_only_kernel_and_bias(shapes: Mapping[str, Shape], rank: int) -> bool:
-    """Returns whether a layer has a kernel of this rank and at most a bias."""
     return len(shapes.get("kernel", ())) == rank and shapes.keys() <= {"kernel", "bias"}
 
 

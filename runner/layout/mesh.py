@@ -17,19 +17,16 @@ def device_kind(config: MeshConfig) -> str:
     return config.device
 
 
-def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, int]:
+def resolve_axes(config: MeshConfig, available: int) -> dict[str, int]:
     """Returns the sizes of the axes, in order, with a size of -1 resolved.
 
-    `devices` is their number in all processes; None: as many as the CPU may be split into.
+    `available` devices are those of all processes.
 
     Raises:
       ConfigError: no axes, more devices than there are, or a size of -1 that can't be resolved.
     """
     if not config.axes:
         raise invalid("mesh.axes", "{}", problem="needs at least one axis", fix="set mesh=single or mesh.axes.batch=8")
-    available = devices
-    if available is None:
-        available = config.cpu_devices
     rest_axes = []
     # The product of the given sizes: as many devices are needed, or a multiple of it if one axis takes the rest.
     needed = 1
@@ -60,7 +57,6 @@ def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, in
 
 
 def _too_few_devices(config: MeshConfig, needed: int, available: int) -> ConfigError:
-    """Returns the error for a mesh that is larger than the number of devices."""
     kind = device_kind(config)
     fix = "choose a smaller mesh"
     if kind != "cpu":

@@ -144,7 +144,6 @@ def _fsdp_dim(role: Role, shape: Shape, axis: str, size: int, spec: list[str | N
 
 
 def _stacked(variables: Mapping[str, Shape]) -> frozenset[str]:
-    """Returns the variables of stacked layers."""
     below: dict[str, list[str]] = {}
     for path in variables:
         for owner in ancestors(path):

@@ -105,7 +105,6 @@ def _check_lengths(
 
 
 def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySpec, axes: Mapping[str, int]) -> None:
-    """Checks a spec of `inputs` against the rank and the sizes of its array."""
     shape = (batch, *array.shape)
     # Dims without names are shown by their sizes.
     names = ("batch", *(array.dims or [""] * len(array.shape)))
@@ -191,7 +190,6 @@ def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -
 
 
 def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int]) -> ConfigError:
-    """Returns the error for an axis that the mesh lacks."""
     options = _meshes_with(axis)
     fix = did_you_mean(axis, axes, f"set mesh.axes.{axis}=2, or name one of those")
     if options:

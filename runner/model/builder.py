@@ -13,8 +13,8 @@ from runner.errors import ConfigError, shown
 from runner.layout.paths import RESERVED
 from runner.task.base import DataSpec
 
-# Keras's name of each `engine.precision`. Variables are float32 with both.
-_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+# Keras's dtype policy of each `engine.precision`. Variables are float32 with both.
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
 def data_arguments(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> dict[str, Any]:
@@ -184,8 +184,3 @@ def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
                 f"model._target_={config.target}: the layer name '{layer}' is reserved in checkpoints; rename the "
                 f"layer, for example to '{layer}_layer'"
             )
-
-
-def policy_name(precision: str) -> str:
-    """Returns Keras's name of the dtype policy for `engine.precision`."""
-    return _POLICIES[precision]

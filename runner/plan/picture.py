@@ -122,7 +122,6 @@ def timeline(plan: Plan) -> figures.Bars:
 
 
 def _colored(parts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Returns the words of parts with a color each."""
     colors = figures.SERIES
     return {name: (words, colors[index % len(colors)]) for index, (name, words) in enumerate(parts.items())}
 

@@ -42,10 +42,10 @@ hidden = jnp.asarray(rng.normal(size=(B, T, D)), jnp.bfloat16)
 head = jnp.asarray(9 * rng.normal(size=(D, V)), jnp.bfloat16)
 exact = arrays.token_losses(ops, hidden.astype("float32") @ head.astype("float32"), label)[0]
 for name, parts in {"one": WHOLE, "two": TokenParts(2, 1, lambda array, _: array)}.items():
-    nats, _ = chunked(ops, parts, hidden, head, label, weight)
+    nats, _ = chunked(ops, parts, hidden, head, label, weight, 1 << 28)
     found[f"bfloat16 {name}"] = float(abs(nats - exact).max())
     found[f"types {name}"] = [each.dtype.name for each in jax.grad(
-        lambda *of: jnp.sum(chunked(ops, parts, *of, label, weight)[0] * weight), (0, 1))(hidden, head)]
+        lambda *of: jnp.sum(chunked(ops, parts, *of, label, weight, 1 << 28)[0] * weight), (0, 1))(hidden, head)]
 
 def counts(*parts, examples):
     # of 8,192 tokens and 131,072 logits, at 256 MiB

@@ -53,7 +53,7 @@ class Keras3Factory:
         self._config = config
         self._data = data
         self._seed = seed
-        self._policy = builder.policy_name(precision)
+        self._policy = builder.POLICIES[precision]
         self._builder = target.load(config.target)
 
     def build(self) -> keras.Model:

@@ -91,7 +91,6 @@ def trees(
 
 
 def _of_dims(like: ShapeDtypeStruct, dims: Sequence[int]) -> NamedSharding:
-    """Returns the sharding of an array that has some dims of another."""
     spec = like.sharding.spec
     # JAX's specs may be shorter than an array's rank: the dims after them are not sharded.
     kept = [spec[dim] if dim < len(spec) else None for dim in dims]

@@ -116,7 +116,6 @@ def _check_writers(names: Iterable[str]) -> None:
 
 
 def _check_name(resume: str | None, name: str | None, *, saves: bool) -> None:
-    """Checks `resume=auto`, `name` and the checkpoints that they need."""
     if resume == AUTO and name is None:
         problem = "needs the name of the run that it begins or continues"
         raise invalid("resume", AUTO, problem=problem, fix="add name=exp1")

@@ -66,7 +66,7 @@ def chunked(
     head: jax.Array,
     label: jax.Array,
     weight: jax.Array,
-    most_bytes: int | None = None,
+    most_bytes: int,
 ) -> Pair:
     """Returns what `Arrays.head_losses` does: each token's nats and hits, float32 (B, T).
 
@@ -78,13 +78,11 @@ def chunked(
       head: (D, V).
       label: int32 (B, T).
       weight: float32 (B, T), 0 for tokens that count for nothing.
-      most_bytes: of a chunk's logits on one device; None: see `MOST_BYTES`.
+      most_bytes: of a chunk's logits on one device.
     """
     (examples, tokens, features), vocabulary = hidden.shape, head.shape[-1]
     p = parts.examples
     s = parts.sequence
-    if most_bytes is None:
-        most_bytes = bytes_of_chunk(jax.default_backend())
     chunks = chunk_count(parts, examples, tokens, vocabulary, most_bytes)
     if chunks == 1 and p * s > 1:
         # The check of the factors in `_backward` communicates, which nothing else would here.

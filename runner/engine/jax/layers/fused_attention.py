@@ -63,7 +63,6 @@ def divide_heads(sizes: Sequence[int], heads: Sequence[int]) -> bool:
 
 
 def _axes(examples: NamedSharding) -> tuple[str, ...]:
-    """Returns the axes that split examples."""
     entry = examples.spec[0] if examples.spec else None
     if entry is None:
         return ()

@@ -232,7 +232,7 @@ class OwnStepFactory:
         path = self._task.path
         private.reset_layer_names()
         seed = self._config.trainer.seed
-        with seeded(seed), under_policy(builder.policy_name(self._config.engine.precision)):
+        with seeded(seed), under_policy(builder.POLICIES[self._config.engine.precision]):
             try:
                 step = self._task.make_step()
                 step.build(**self._arguments(step, path))
