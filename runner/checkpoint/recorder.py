@@ -42,6 +42,7 @@ class MetricRecorder:
         by_batch: bool = False,
         checks_loss: bool = True,
         reductions: Callable[[Measured], Reductions] = lambda _: (),
+        stepped: Callable[[int, Callable[[], Mapping[str, float]]], None] = lambda *_: None,
     ) -> None:
         """Starts an empty history.
 
@@ -55,11 +56,13 @@ class MetricRecorder:
           by_batch: whether a last, smaller batch has the weight of a full one in the means.
           checks_loss: whether a NaN or Inf loss raises.
           reductions: evaluations so far -> reductions of the learning rate at plateaus.
+          stepped: takes each step that was read, and what returns the means of its epoch up to it.
         """
         self._log = log
         self._window = window
         self._learning_rate = learning_rate
         self._reduce = reductions
+        self._stepped = stepped
         # The reductions, and the number of evaluations that they were computed from.
         self._reductions: tuple[int, Reductions] = (0, ())
         self._batch_size = batch_size
@@ -117,6 +120,7 @@ class MetricRecorder:
             self.history.open_window.append(row)
             if self._last_step % self._window == 0:
                 self._close_window(self._last_step)
+            self._stepped(self._last_step, self.epoch_means)
         if len(bad_steps):
             # The first one is the one to report. Calls that are still in flight are only logged.
             self._checks_loss = False

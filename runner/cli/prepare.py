@@ -137,7 +137,7 @@ def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> di
     Processes that differ in one of these would compute different steps, or wait for each other for ever.
     """
     agreed: dict[str, object] = {"the command": command_module()}
-    paths = import_paths(config.model, config.optimizer, config.dataset, config.task)
+    paths = import_paths(config.model, config.optimizer, config.dataset, config.task, config.trainer)
     agreed["the version of the program, or of the config's own modules,"] = code_version(paths)
     for name, version in installed(_LIBRARIES).items():
         agreed[f"the version of {name}"] = version

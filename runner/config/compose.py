@@ -55,9 +55,6 @@ def compose_command(application: Hydra, name: str, overrides: Sequence[str], *, 
     """Composes the config of a command, of a run or of a sweep, with Hydra's own part.
 
     Args:
-      application: see `application`.
-      name: of the primary config.
-      overrides: of the command line.
       is_multirun: it has `-m`; a preset may make it a sweep too.
 
     Raises:
@@ -150,11 +147,7 @@ def without_hydra(composed: DictConfig) -> DictConfig:
 
 
 def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
-    """Returns the absolute path of a folder that Hydra writes into, relative to `base` or the current directory.
-
-    Raises:
-      ConfigError: the key has no path.
-    """
+    """Returns the absolute path of a folder that Hydra writes into, relative to `base` or the current directory."""
     value = OmegaConf.select(composed, key)
     if value is None or not str(value).strip():
         raise invalid(key, value, problem="must be the path of a folder", fix="remove it to use the default")

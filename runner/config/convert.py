@@ -78,11 +78,7 @@ def _check_missing(content: object, prefix: str) -> None:
 
 
 def convert_group(name: str, composed: DictConfig) -> Any:
-    """Converts one group of the composed config to its dataclass; values are not checked.
-
-    Raises:
-      ConfigError: an unknown key, a missing value or a wrong type.
-    """
+    """Converts one group of the composed config to its dataclass, as `typed_config` does."""
     if OmegaConf.is_missing(composed, name):
         _check_missing(_MISSING, f"{name}.")
     node = composed.get(name)

@@ -69,11 +69,7 @@ _TESTS = {
 
 
 def check(text: str, override: Override, *, is_multirun: bool) -> None:
-    """Checks an override of Hydra's own config, as typed and as parsed; `is_multirun`: -m is among the flags.
-
-    Raises:
-      ConfigError: the key has no effect, or can't be deleted or swept, or the value is invalid.
-    """
+    """Rejects, by a ConfigError, an override of Hydra's own config; `is_multirun`: -m is among the flags."""
     key = override.key_or_group
     if override.is_delete():
         raise ConfigError(f"{text}: keys of Hydra can't be deleted; remove this override")

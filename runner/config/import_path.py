@@ -65,7 +65,8 @@ def load(path: str, key: str) -> Callable[..., Any]:
       ConfigError: the import fails, and the message has the line of the user's file; or it leads to nothing callable.
     """
     module, _, name = path.rpartition(".")
-    _named.add(path.partition(".")[0])
+    # Frames of Keras would hide those of the user that led there.
+    _named.update({path.partition(".")[0]} - {"keras", "tf_keras"})
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -167,14 +168,12 @@ def check_options(
     *,
     takes_any: bool = True,
 ) -> None:
-    """Checks that a function takes the options that the config has for it, and gets all that it needs.
+    """Checks that the function of a path takes the options that the config has for it, and gets all that it needs.
 
     One whose signature can't be read passes. A ConfigError names the option.
 
     Args:
       group: the key of the options, such as `dataset`.
-      path: the function's import path.
-      function: that it led to.
       options: names of the options in the config.
       given: parameters that are passed in addition.
       write: how to add an option, with `group` and `name` in braces.

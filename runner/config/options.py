@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.config import schema_task
 from runner.config.build import build, fields_of, unknown_key
-from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, OptimizerConfig, TaskConfig
+from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainerConfig
 from runner.config.schema_task import OutputConfig
 from runner.config.values import check_name
 from runner.errors import ConfigError, invalid
@@ -28,11 +28,7 @@ _NOT_IN_YAML = ("target", "options")
 
 
 def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a group, as plain values, as its dataclass has them.
-
-    Raises:
-      ConfigError: an unknown key of a task, or a value of a wrong type.
-    """
+    """Returns the keys of a group, as plain values, as its dataclass has them. Raises ConfigError if it can't."""
     if group == "model":
         return _with_options("model", content, _yaml_keys(ModelConfig))
     if group == "dataset":
@@ -70,13 +66,8 @@ def _without_options(group: str, content: dict[str, Any], own: Sequence[str]) ->
 
 def _divided(content: Mapping[str, Any], own: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Divides a mapping into the keys that a dataclass has, and all others."""
-    own_values = {}
-    others = {}
-    for name, value in content.items():
-        if name in own:
-            own_values[name] = value
-        else:
-            others[name] = value
+    own_values = {name: value for name, value in content.items() if name in own}
+    others = {name: value for name, value in content.items() if name not in own}
     return own_values, others
 
 
@@ -87,8 +78,7 @@ def _yaml_keys(kind: type) -> list[str]:
 def _dataset(content: dict[str, Any]) -> dict[str, Any]:
     steps = content.get("augment")
     if isinstance(steps, list):
-        arranged_steps = [_step(index, step) for index, step in enumerate(steps)]
-        content = content | {"augment": arranged_steps}
+        content = content | {"augment": [_step(index, step) for index, step in enumerate(steps)]}
     if _TARGET in content:
         return _with_options("dataset", content, _yaml_keys(DatasetConfig))
     return _without_options("dataset", content, _yaml_keys(DatasetConfig))
@@ -193,13 +183,13 @@ def output_tasks(config: TaskConfig) -> dict[str, TaskConfig]:
 
 
 def import_paths(
-    model: ModelConfig, optimizer: OptimizerConfig, dataset: DatasetConfig, task: TaskConfig
+    model: ModelConfig, optimizer: OptimizerConfig, dataset: DatasetConfig, task: TaskConfig, trainer: TrainerConfig
 ) -> list[str]:
     """Returns the import paths of the user's code in a config, which runs in the program's own process.
 
-    They are those of the model builder, optimizer, data source, augmentation, loss and metrics.
+    They are those of the model builder, optimizer, callbacks, data source, augmentation, loss and metrics.
     """
-    paths = [model.target, optimizer.target, dataset.target]
+    paths = [model.target, optimizer.target, dataset.target, *(entry[_TARGET] for entry in trainer.callbacks)]
     # The parts of a mixture are mappings as typed. They have no augmentation of their own.
     for part in dataset.parts:
         paths.append(part.get(_TARGET) or "")

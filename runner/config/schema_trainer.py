@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from runner.config.fields import choice, integer, number, stored_path
+from runner.config.fields import checked, choice, integer, number, stored_path, valid_if
 
 # The largest int64. Only steps are counted on devices, in int32.
 _LARGEST_INT64 = 2**63 - 1
@@ -65,6 +66,10 @@ class ProfileConfig:
     steps: int | None = integer(None, at_least=1, example=5)
 
 
+def _have_targets(entries: list[dict[str, Any]]) -> bool:
+    return all(isinstance(entry.get("_target_"), str) for entry in entries)
+
+
 @dataclass(frozen=True)
 class TrainerConfig:
     """Length and procedure of the training.
@@ -95,6 +100,8 @@ class TrainerConfig:
       verify_first: compare the mesh with one device before training, and fail the run on a mismatch.
       checkpoint: when the state is saved; also at the end of a run and when a signal ends it.
       profile: profiler trace of a few steps.
+      callbacks: Keras callbacks that read logs, each a mapping with `_target_` and its arguments. Process 0 calls them
+        per epoch and per `log_every_steps`; `model.stop_training` ends the run after the epoch.
     """
 
     epochs: int | None = integer(3, at_least=1)
@@ -119,3 +126,9 @@ class TrainerConfig:
     verify_first: bool = False
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
+    callbacks: list[dict[str, Any]] = checked(
+        [],
+        whole=valid_if(_have_targets, "must be a list of mappings with a _target_ each"),
+        rule="with a `_target_` each",
+        example=[{"_target_": "keras.callbacks.CSVLogger", "filename": "log.csv"}],
+    )

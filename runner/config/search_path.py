@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a source overrides what FileConfigSource documents
 """Search path of config options: the user's own folders first, then the program's.
 
 The user's folders are that of `--config-dir` and `conf` in the current directory. An own option hides the built-in one
@@ -48,11 +49,9 @@ class OptionSource(FileConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """Returns the scheme of such folders in Hydra's search path."""
         return _BUILT_IN
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        """Returns the names of the options and groups in a folder."""
         names = super().list(config_path, results_filter)
         return [name for name in names if not name.startswith(_SHARED)]
 
@@ -62,15 +61,12 @@ class OwnSource(OptionSource):
 
     @staticmethod
     def scheme() -> str:
-        """Returns the scheme of such folders in Hydra's search path."""
         return _OWN
 
     def is_config(self, config_path: str) -> bool:
-        """Returns whether there is such a file."""
         return config_path.removesuffix(".yaml") != PRIMARY and super().is_config(config_path)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        """Returns the names of the options and groups in a folder."""
         names = super().list(config_path, results_filter)
         # The primary config is at the top of a folder; below that the name is free.
         if config_path:

@@ -21,11 +21,7 @@ _LARGEST_INT32 = 2**31 - 1
 
 
 def check(config: object, key: str = "") -> None:
-    """Checks every value of a dataclass of the schema; an empty key: it is the whole config.
-
-    Raises:
-      ConfigError: names the first invalid value.
-    """
+    """Checks every value of a dataclass of the schema; an empty key: it is the whole config. Raises ConfigError."""
     assert is_dataclass(config)
     for spec in fields(config):
         # `options` are the arguments of a callable that the schema does not know; see `check_finite`.
@@ -133,11 +129,7 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
 
 
 def check_value(key: str, value: object, constraint: Constraint) -> None:
-    """Checks a value, or None, that is not a field of the schema, such as an option of a builder.
-
-    Raises:
-      ConfigError: the value is invalid.
-    """
+    """Checks a value, or None, that is not a field of the schema, such as a builder's option. Raises ConfigError."""
     if value is None:
         return
     problem = problem_of(value, constraint)
@@ -205,11 +197,7 @@ def example_of(constraint: Constraint) -> object:
 
 
 def check_name(key: str, value: str, known: Iterable[str]) -> None:
-    """Checks a name against a registry, whose entries the schema does not know.
-
-    Raises:
-      ConfigError: the registry has no such entry.
-    """
+    """Rejects, by a ConfigError, a name that is not in a registry, whose entries the schema does not know."""
     names = list(known)
     if value not in names:
         fix = did_you_mean(value, names, assignment(key, names[0]))
@@ -217,11 +205,7 @@ def check_name(key: str, value: str, known: Iterable[str]) -> None:
 
 
 def check_finite(content: Mapping[str, object], key: str) -> None:
-    """Checks that no NaN or infinity is anywhere in the keyword arguments of a user's callable.
-
-    Raises:
-      ConfigError: names the first number that is not finite.
-    """
+    """Rejects, by a ConfigError, a NaN or infinity anywhere in the keyword arguments of a user's callable."""
     for name, value in leaves(content, f"{key}."):
         if isinstance(value, float) and not math.isfinite(value):
             fix = assignment(name, "0.0 or another number")

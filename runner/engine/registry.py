@@ -150,7 +150,7 @@ def prepare(config: RunConfig, *, computes: bool = True) -> None:
     import it as well. A process that computes nothing makes no engine, and has the CPUs only.
     """
     entry = ENGINES[config.engine.name]
-    paths = import_paths(config.model, config.optimizer, config.dataset, config.task)
+    paths = import_paths(config.model, config.optimizer, config.dataset, config.task, config.trainer)
     user_packages = {path.partition(".")[0] for path in paths}
     engine_libraries: set[str] = set()
     for each in ENGINES.values():

@@ -31,13 +31,7 @@ class Display:
     """Shows the progress of training and the time to its end: a bar per period on a terminal, or lines elsewhere."""
 
     def __init__(self, mode: str = "none", console: Console | None = None, evaluated: str = "test") -> None:
-        """Shows nothing yet.
-
-        Args:
-          mode: `trainer.progress`; `auto` is a bar on a terminal and lines elsewhere.
-          console: to print to.
-          evaluated: name of the split that evaluations are on.
-        """
+        """Shows nothing yet; `mode` is `trainer.progress`, and `evaluated` names the split of evaluations."""
         self._console = console or Console(quiet=True)
         self._evaluated = evaluated
         self._shows = mode != "none"

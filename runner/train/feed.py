@@ -73,10 +73,7 @@ class StepsPerCall:
     """
 
     def __init__(self, fixed: int | None, bytes_per_step: int, most: int = _MAX_STEPS) -> None:
-        """Starts with one step per call, or with a fixed number (`trainer.steps_per_call`).
-
-        `bytes_per_step` is the size of the arrays of one batch, and `most` the limit of steps per call.
-        """
+        """Starts with one step per call, or a fixed number; `bytes_per_step` is the size of one batch's arrays."""
         self._fixed = fixed
         self.capacity = fixed or max(1, min(most, _MAX_BYTES // max(bytes_per_step, 1)))
         self.steps = fixed or 1
@@ -115,9 +112,7 @@ class Examples:
     """A split, from which batches are made.
 
     Attributes:
-      source: its examples.
       task: decides which arrays a batch has, and the weight of each example.
-      reader: of the source.
       cached: whether the devices keep the split; its batches have the rows of their examples in it as `row`.
       share: the rows of a batch that this process's devices need; None: all.
     """
@@ -156,10 +151,8 @@ class Examples:
         """Yields a plan's batches, several per device call; what is after a call's steps is not computed.
 
         Args:
-          plan: of the source.
           size: steps of the plan that were taken -> steps of the next call, at least 1.
           capacity: first dim of every call's arrays.
-          epoch: from 0.
           name: of this use of the plan, which names its batches among the processes.
           given_up: returns whether nobody takes the batches any more.
         """
@@ -264,7 +257,6 @@ class Splits:
     """The examples of a run, by their purpose.
 
     Attributes:
-      train: trained on.
       selecting: evaluated on during training; selects the best checkpoint and ends a run early.
       selecting_name: `test`, `validation` or `overfit`.
       test: evaluated once, at the end; None: what selects is the test split, or there is no other.
@@ -278,9 +270,7 @@ class Splits:
     @property
     def reported(self) -> Examples:
         """The examples of the run's report."""
-        if self.test is not None:
-            return self.test
-        return self.selecting
+        return self.test or self.selecting
 
     @property
     def reported_name(self) -> str:
@@ -328,10 +318,6 @@ def training(
 
     Args:
       dataset: batch size, order and the last partial batch.
-      trainer: seed.
-      train: training examples.
-      per_epoch: steps of an epoch.
-      total: steps of the run.
       chosen: how many steps each call takes.
       place: copies batches to the devices.
       start: steps of the run that were trained already.

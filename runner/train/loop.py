@@ -29,6 +29,7 @@ from runner.errors import Interrupted, NotFiniteError
 from runner.task.base import Evaluation
 from runner.task.metrics import TEST
 from runner.train import feed
+from runner.train.callbacks import Callbacks
 from runner.train.display import Display, evaluation_line
 from runner.train.meter import Meter
 from runner.train.profile import Profiler
@@ -46,9 +47,7 @@ class Result:
     """The result of a training.
 
     Attributes:
-      steps: training steps done.
-      meter: their time, without warm-up and evaluation.
-      history: the metrics so far.
+      meter: time of its steps, without warm-up and evaluation.
       taken: step of the weights that the engine has: the last, or with early stopping the best.
       evaluation: of these weights, on the data that selects.
       test: of these weights, on the test split; None if the test split is the data that selects.
@@ -70,9 +69,7 @@ class Result:
     @property
     def reported(self) -> Evaluation:
         """The evaluation that the run reports."""
-        if self.test is not None:
-            return self.test
-        return self.evaluation
+        return self.test or self.evaluation
 
 
 @dataclass(frozen=True)
@@ -82,10 +79,7 @@ class LoopHooks:
     Attributes:
       log: takes (step, points); must not block. A resumed run logs its history again.
       notify: takes a line for the user, and tags of the run.
-      display: shows progress.
       stop: raises `Interrupted` in all processes at the same step, after one of them has received a signal.
-      saver: saves checkpoints.
-      profiler: traces a few steps.
       evaluated: takes the step of an evaluation, with whose weights it may write samples.
       stepped: takes the number of steps done, for the record of this attempt.
     """
@@ -98,6 +92,7 @@ class LoopHooks:
     profiler: Profiler
     evaluated: Callable[[int], None] = lambda _: None
     stepped: Callable[[int], None] = lambda _: None
+    callbacks: Callbacks = field(default_factory=Callbacks)
 
 
 @dataclass
@@ -193,6 +188,7 @@ def train(
         by_batch=trainer.eval_mean == "batches",
         checks_loss=trainer.on_nan == "stop",
         reductions=reductions,
+        stepped=hooks.callbacks.stepped,
     )
     training = _Training(
         config,
@@ -213,7 +209,9 @@ def train(
 
 def _train(training: _Training, start: Checkpoint | None) -> Result:
     try:
+        training.hooks.callbacks.begin(training.length)
         ended = _train_periods(training)
+        training.hooks.callbacks.end()
         return _finish(training, ended, start)
     except Interrupted as interrupted:
         _save_interrupted(training, interrupted)
@@ -259,15 +257,26 @@ def _train_periods(training: _Training) -> str:
                 # The report needs the outputs. It is of the last evaluation or, with early stopping, of any of them.
                 is_last = end >= length.total
                 is_reported = training.splits.test is None and (is_last or training.objective is not None)
-                evaluation = _evaluate(training, training.splits.selecting, keep_outputs=is_reported)
-                recorder.add_evaluation(training.step, evaluation)
-                hooks.saver.evaluated(training.step, recorder)
-                hooks.evaluated(training.step)
+                evaluation = _evaluate_period(training, keep_outputs=is_reported)
             hooks.display.end_period(recorder.epoch_means(), evaluation)
-            # Only now, so that the checkpoint of a period's last step has its evaluation.
+            # Only now, so that the checkpoint of a period's last step has its evaluation. Callbacks may fail after it.
             hooks.saver.save_if_due(training.step, recorder)
+            hooks.callbacks.end_epoch(recorder.epoch_means(), evaluation)
+            if hooks.callbacks.stop():
+                if evaluation is None:
+                    _evaluate_period(training)
+                return f"a callback stopped the run after step {training.step:,}"
     reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
     return reason or length.describe_end(training.step)
+
+
+def _evaluate_period(training: _Training, *, keep_outputs: bool = False) -> Evaluation:
+    """Evaluates and records the present weights."""
+    evaluation = _evaluate(training, training.splits.selecting, keep_outputs=keep_outputs)
+    training.recorder.add_evaluation(training.step, evaluation)
+    training.hooks.saver.evaluated(training.step, training.recorder)
+    training.hooks.evaluated(training.step)
+    return evaluation
 
 
 def _period_ends(training: _Training) -> Iterator[int]:
@@ -290,6 +299,7 @@ def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int)
     hooks.display.start_period(name, end - first, training.step - first, training.length.total - end)
     if training.step == first:
         recorder.start_epoch()
+    hooks.callbacks.begin_epoch(first, training.step, end)
     rate_logged = time.monotonic()
     # The time since the last period was an evaluation's.
     meter.restart()
@@ -353,9 +363,11 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
         # With early stopping the result is the best state, so the run has failed if that is lost.
         taken, evaluation = _take_best(training, training.best)
         unsaved = unsaved or best_unsaved
-    if splits.test is None and start is not None and start.step == training.step:
-        # A run that was killed after its last evaluation was resumed. The outputs, which the report needs, are in no
-        # checkpoint.
+    is_resumed = start is not None and start.step == training.step
+    is_stopped = training.step < training.length.total and training.objective is None
+    if splits.test is None and (is_resumed or is_stopped):
+        # A run was killed after its last evaluation and resumed, or a callback stopped it. The outputs, which the
+        # report needs, are in no checkpoint, and only a last evaluation keeps them.
         evaluation = _evaluate(training, splits.selecting, keep_outputs=True)
     # The test split is evaluated once, with the weights that the run ends with, when nothing is left to be decided.
     test = None
@@ -428,17 +440,16 @@ def _test(training: _Training, test: feed.Examples) -> Evaluation:
 
 
 def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: bool) -> Evaluation:
-    trainer = training.config.trainer
+    config = training.config
 
     def interruptible() -> Iterator[HostBatches]:
         for batch in batches:
             training.hooks.stop()
             yield batch
 
-    config = training.config
-    limit = trainer.limit_eval_batches
+    limit = config.trainer.limit_eval_batches
     batches = feed.evaluation_of(config.dataset, config.task, training.engine, examples, limit)
-    if trainer.eval_mean == "examples":
+    if config.trainer.eval_mean == "examples":
         return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
     evaluations: list[Evaluation] = []
     for batch in interruptible():
@@ -454,11 +465,8 @@ def _mean(batches: Sequence[Evaluation]) -> Evaluation:
     totals: dict[str, Array] = {}
     for name in batches[0].totals:
         totals[name] = np.sum([batch.totals[name] for batch in batches], axis=0)
-    examples = 0
-    outputs: list[Array] = []
-    for batch in batches:
-        examples += batch.examples
-        outputs.append(batch.outputs)
+    examples = sum(batch.examples for batch in batches)
+    outputs = [batch.outputs for batch in batches]
     # An engine drops the outputs of a large split. Those of all batches are there, or none.
     joined = outputs[0][:0]
     if all(map(len, outputs)):

@@ -26,8 +26,7 @@ class Meter:
     """Time and steps of device calls, without warm-up.
 
     Attributes:
-      steps: steps measured.
-      seconds: wall time of those steps, without evaluation.
+      seconds: wall time of the steps measured, without evaluation.
       cpu_seconds: processor time of the whole process in them.
       input_seconds: wall time of those steps in which they waited for their examples.
       recent: steps per second of the latest calls.
@@ -74,12 +73,7 @@ class Meter:
 
     def _note(self, steps: int, seconds: float) -> None:
         self._latest.append((steps, seconds))
-        latest_steps = 0
-        latest_seconds = 0.0
-        for call_steps, call_seconds in self._latest:
-            latest_steps += call_steps
-            latest_seconds += call_seconds
-        self.recent = _ratio(latest_steps, latest_seconds)
+        self.recent = _ratio(*(sum(each) for each in zip(*self._latest, strict=True)))
 
     def timed(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items of a loop, and counts the time that the loop waits for them."""

@@ -41,19 +41,17 @@ INCOMPLETE = "runner.incomplete_logs"
 _DEFAULT_LAYOUT = "replicated"
 _LISTED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
 _TAGGED_GROUPS = ("model", "layout", "engine", "dataset", "experiment")
+# One of these sets the length of a run.
+_LENGTH_KEYS = ("trainer.epochs", "trainer.steps", "trainer.tokens")
 _LISTED_KEYS = (
     "dataset.batch_size",
     "engine.precision",
     "optimizer.learning_rate",
     "optimizer.schedule.name",
     "trainer.accumulate_steps",
-    "trainer.epochs",
-    "trainer.steps",
-    "trainer.tokens",
+    *_LENGTH_KEYS,
     "trainer.seed",
 )
-# One of these sets the length of a run.
-_LENGTH_KEYS = ("trainer.epochs", "trainer.steps", "trainer.tokens")
 # A builder's first options are its sizes; a page with all of a transformer's would hide what matters in every run.
 _LISTED_MODEL_KEYS = 5
 

@@ -49,14 +49,10 @@ class Outcome:
     """A finished run, as its report reads it.
 
     Attributes:
-      config: checked.
       engine: with the weights that the run keeps.
-      splits: its examples.
-      result: of the training loop.
       length: of the run by its config; with early stopping it may have ended before.
       plan: the figures of its plan by name, such as `plan/bytes_per_device`.
       mfu: model FLOPs utilization (MFU) of training, a fraction; None: it is not known.
-      encoding: how the run's data became numbers.
     """
 
     config: RunConfig

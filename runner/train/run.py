@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -27,7 +28,7 @@ from runner.console import Console
 from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
-from runner.engine import devices, lengths, make_engine, registry
+from runner.engine import devices, lengths, listeners, make_engine, registry
 from runner.engine.common import Engine
 from runner.engine.optim import transformation
 from runner.errors import ConfigError, EngineError, UnsavedError
@@ -50,6 +51,7 @@ from runner.task.registry import make_task
 from runner.tracking import Tracker
 from runner.tracking.records import figure_tags
 from runner.train import feed, lines, loop, profile
+from runner.train.callbacks import Callbacks
 from runner.train.display import Display
 from runner.train.identity import versions
 from runner.train.record import ENDED, Verdict, open_run, recorded
@@ -65,16 +67,16 @@ _ORIGIN = "runner.branched_from"
 _SUMMARY = "model_summary.txt"
 
 
-def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
+def run(config: RunConfig, composed: DictConfig, verify: Verify, given: Sequence[Any] = ()) -> None:
     """Trains, evaluates and records; the run is locked against other processes until this returns.
 
     Cheap checks come before slow ones. Whatever can make the config invalid is known before the tracked run is opened,
     which would be recorded as one that failed. And what a person reads comes in the order in which it is decided.
 
     Args:
-      config: checked.
       composed: the same as Hydra composed it, for the record.
       verify: verifies it first where `trainer.verify_first` is set.
+      given: callbacks beside those of `trainer.callbacks`.
 
     Raises:
       Interrupted: a signal ended the run, which is recorded as KILLED.
@@ -118,6 +120,8 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
         stop = signals.current()
         # ------------------------------------------------------------------ data, task and length
         registry.prepare(config)
+        # Only process 0 calls them, so the others need not even make them.
+        called = listeners.make(config.trainer.callbacks, given) if team.is_first else []
         data, task = _data_and_task(config.dataset, config.task, config.trainer.seed, previous)
         trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
         optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
@@ -266,6 +270,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
                 profiler=profiler,
                 evaluated=samples.take,
                 stepped=(lambda _: None) if journal is None else journal.update,
+                callbacks=Callbacks(called, trainer.log_every_steps),
             )
             with stop.deferring():  # the loop asks for a signal between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
@@ -313,12 +318,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify) -> None:
 def _data_and_task(
     dataset: DatasetConfig, config: TaskConfig, seed: int, previous: Previous | None
 ) -> tuple[Dataset, Task]:
-    """Loads the data and makes the task, both as they were in the run that this one continues.
-
-    Raises:
-      ConfigError: the data does not fit the task, or is not that of the previous run.
-      DataError: the data can't be loaded.
-    """
+    """Loads the data and makes the task, both as they were in the run that this one continues."""
     encoding = None if previous is None else previous.encoding
     data = loading.load(dataset, seed, encoding, config)
     current().agree("the data's SHA-256", data.digest)

@@ -25,11 +25,7 @@ from runner.train import feed
 
 
 def open_saved(reference: str | None, config: CheckpointConfig, command: str) -> Previous:
-    """Opens the run that `run=` names (`reference`), and its checkpoint.
-
-    Raises:
-      ConfigError: no run is named, there is no such run, or its checkpoint is damaged or of a newer format.
-    """
+    """Opens the run that `run=` names (`reference`), and its checkpoint. Raises ConfigError if it can't."""
     if reference is None:
         problem = f"{command} needs a run that left checkpoints"
         raise invalid("run", None, problem=problem, fix="set run=latest or run=<run id>")
@@ -53,11 +49,7 @@ def prepared(config: RunConfig, saved: Previous, split: str | None = None) -> tu
 
 
 def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:
-    """Returns the config's engine with the checkpoint's weights, under the config's mesh and layout.
-
-    Raises:
-      ConfigError: the checkpoint is of another model, or the layout does not fit.
-    """
+    """Returns the config's engine with the checkpoint's weights; a ConfigError if they or the layout don't fit."""
     with quiet_native_log(log):
         # Schedules need a length of at least one step; nothing is trained, so its value has no effect.
         unpadded = replace(config, dataset=replace(config.dataset, remainder="drop"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,19 +16,21 @@ import numpy as np
 from omegaconf import DictConfig
 
 from runner.checkpoint.resume import Previous
+from runner.checkpoint.runs import SavedRun
 from runner.cluster.team import current
 from runner.config.convert import resolved
-from runner.config.schema import DatasetConfig, MeshConfig, RunConfig, TaskConfig
+from runner.config.schema import DatasetConfig, ExportConfig, MeshConfig, RunConfig, TaskConfig
 from runner.console import Console
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, lengths, make_engine
 from runner.engine.common import Engine
-from runner.errors import EngineError
+from runner.errors import EngineError, invalid
 from runner.host import stages
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log
+from runner.host.paths import outputs_dir
 from runner.layout import mesh
 from runner.layout.paths import ema_path, is_variable
 from runner.task.base import DataSpec, Task
@@ -35,7 +39,7 @@ from runner.tracking.records import figure_tags
 from runner.train.display import result_table
 from runner.train.export.check import BATCH, TOLERANCE, Difference, check
 from runner.train.export.signature import Served
-from runner.train.export.write import KERAS_FILE, RECORD, SAVED_MODEL, loaded_keras, making, target_folder, write_model
+from runner.train.export.write import KERAS_FILE, SAVED_MODEL, loaded_keras, write_model
 from runner.train.identity import versions
 from runner.train.record import CONFIG, with_config
 from runner.train.saved import evaluated, open_saved, prepared, restored
@@ -49,6 +53,11 @@ else:
 # Bytes of the examples that are compared, as float32. All examples of a small split are compared; of a large one as
 # many as are computed in seconds.
 _MAX_BYTES = 256 << 20
+# What was exported.
+RECORD = "export.json"
+# All that an export may have; the record is the last to be written.
+_NAMES = (SAVED_MODEL, KERAS_FILE, TOKENIZER, CONFIG, RECORD)
+_KEY = "export.folder"
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -239,3 +248,34 @@ def _record(store: Tracker, target: Path, compared: Mapping[str, Mapping[str, Di
     for path in (target / RECORD, target / TOKENIZER):
         if path.is_file():
             store.log_artifact(path, "export")
+
+
+def target_folder(config: ExportConfig, run: SavedRun) -> Path:
+    """Returns the folder of an export; raises ConfigError if it is used for something else."""
+    path = outputs_dir() / "exports" / run.id
+    if config.folder:
+        path = Path(config.folder).expanduser().absolute()
+    is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    if not is_new and not (path / RECORD).is_file():
+        problem = "must be a new or empty folder, or that of an earlier export"
+        raise invalid(_KEY, path, problem=problem, fix=f"set {_KEY}={path}/export")
+    return path
+
+
+@contextmanager
+def making(path: Path) -> Iterator[Path]:
+    """Yields a folder whose files replace those of an earlier export if the block succeeds; others in `path` stay."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # On the same file system as the target, so that renames are atomic.
+    with tempfile.TemporaryDirectory(prefix=f".unfinished-{path.name}-", dir=path.parent) as workspace:
+        new = Path(workspace)
+        yield new
+        path.mkdir(exist_ok=True)
+        # Without the record first, and with it last: whoever comes in between finds no export rather than a mixed one.
+        (path / RECORD).unlink(missing_ok=True)
+        for name in _NAMES:
+            if (path / name).is_dir():
+                shutil.rmtree(path / name)
+            (path / name).unlink(missing_ok=True)
+            if (new / name).exists():
+                (new / name).rename(path / name)

@@ -4,6 +4,8 @@
 `test_build`, and the fuzz campaign draws values of every key.
 """
 
+from runner.engine.listeners import STEERING
+
 _EXPLICIT = "mesh=batch2  engine=jax  cluster=explicit  cluster.processes=2"
 
 ROWS: list[tuple[str, ...]] = [
@@ -134,6 +136,8 @@ ROWS: list[tuple[str, ...]] = [
     ),
     ("trainer.max_steps=5", "trainer.max_steps=5", "did you mean trainer.steps=5?"),
     ("trainer.accumulate_steps=2", "engine=keras_dtensor does not support it", "set engine=jax"),
+    ("trainer.callbacks=[{filename:a.csv}]", "trainer.callbacks=[{filename:", "mappings with a _target_ each"),
+    ("trainer.callbacks=[{_target_:nowhere.Seen}]", "trainer.callbacks[0]._target_=nowhere.Seen", "no module nowhere"),
     # Command lines.
     ("=5", "'=5':", "has no key"),
     ("a=b=c", "'a=b=c':", "in quotes"),
@@ -235,3 +239,4 @@ scheduler=cosine | clip_norm=1.0 | random_seed=3 | max_steps=5 | gradient_accumu
 num_workers=2 | val_split=0.2 | fp16=true | experiment_name=mine | output_dir=outputs/mine | mesh=batch16
 early_stopping=true | trainer.profile=true | trainer.epochz=5 | resume=auto  name=Ann's | tracking.run_name=Ann's
 """
+FOREIGN += "|".join(f"trainer.callbacks=[{{_target_:keras.callbacks.{name}}}]" for name in STEERING)

@@ -1,10 +1,27 @@
-"""A custom step as the runner takes it, beside the `train_step` of `rows_training.custom_step`."""
+"""A custom step as the runner takes it, beside the `train_step` of `rows_training.custom_step`; and a callback."""
 
+import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
+import keras
 import optax
 from keras import ops
+
+EVENTS = ("train_begin", "epoch_begin", "train_batch_begin", "train_batch_end", "epoch_end", "train_end")
+
+
+def seen(path: str) -> Any:
+    """Returns a callback that writes each event, the number of its epoch or batch, and its logs."""
+    events: list[list[Any]] = []
+
+    def see(event: str, *arguments: Any, **named: Any) -> None:
+        events.append([event, *arguments, *named.values()])
+        Path(path).write_text(json.dumps(events))
+
+    return keras.callbacks.LambdaCallback(**{f"on_{event}": partial(see, event) for event in EVENTS})
 
 
 def halved(steps_per_epoch: int) -> optax.GradientTransformation:

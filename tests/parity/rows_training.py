@@ -348,6 +348,22 @@ def best_checkpoint(keras: Any) -> Program:
     return steered(keras, Best("best.weights.h5", save_best_only=True, save_weights_only=True))
 
 
+# Callbacks that read; `test_parity` compares the files that they write.
+
+CSV = "{_target_:keras.callbacks.CSVLogger,filename:${tracking.run_name}.csv}"
+READING = f"trainer.callbacks=[{CSV},{{_target_:tests.parity.own_step.seen,path:${{tracking.run_name}}.json}}]"
+
+
+@row("callbacks", lambda: data.classes(60), f"{READING} trainer.log_every_steps=2", always=True)
+def callbacks(keras: Any) -> Program:
+    from tests.parity.own_step import seen  # imports JAX
+
+    reading = [keras.callbacks.CSVLogger("callbacks.keras.csv"), seen("callbacks.keras.json")]
+    program = classified(keras, dense(keras), callbacks=reading)
+    program.compile["steps_per_execution"] = 2
+    return program
+
+
 # Steps of one's own.
 
 STEP = "a model's own `train_step` is rejected; it is a class of `task=step` here"

@@ -1,5 +1,7 @@
 """A run computes what `compile` and `fit` of stock Keras compute on one device, or differs for a reason on a page."""
 
+import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The files of the rows that this session tests, which one process per side has trained."""
     made = tmp_path_factory.mktemp("parity")
     tested = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    train([ROWS[item.callspec.params["name"]] for item in tested], made)
+    train([ROWS[name] for name in dict.fromkeys(item.callspec.params["name"] for item in tested)], made)
     return made
 
 
@@ -24,6 +26,21 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_losses_metrics_and_weights_are_those_of_fit(name: str, folder: Path) -> None:
     row = ROWS[name]
     assert {mesh: compared(row, mesh, folder).problems(row) for mesh in MESHES} == {mesh: [] for mesh in MESHES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["callbacks"])
+def test_callbacks_get_the_events_and_logs_of_fit_and_write_the_same_table(name: str, folder: Path) -> None:
+    found = {}
+    for side in ("keras", *MESHES):
+        header, *rows = csv.reader((folder / f"{name}.{side}.csv").read_text().splitlines())
+        events = json.loads((folder / f"{name}.{side}.json").read_text())
+        names = [header, *([*event[:-1], *event[-1]] for event in events)]
+        values = [float(value) for row in [*rows, *(event[-1].values() for event in events)] for value in row]
+        found[side] = names, values
+    for mesh in MESHES:
+        assert found[mesh][0] == found["keras"][0]
+        assert found[mesh][1] == pytest.approx(found["keras"][1], rel=ROWS[name].tolerance)
 
 
 def test_each_difference_that_is_meant_is_on_the_page_with_its_reason() -> None:

@@ -18,7 +18,7 @@ from runner.cluster import accelerators
 from runner.cluster.jobs import Job, Outcome
 from runner.config.compose import application, compose_command
 from runner.config.options import import_paths
-from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
+from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig, TrainerConfig
 from runner.engine import devices
 from runner.errors import ConfigError
 from runner.train import identity
@@ -45,6 +45,7 @@ def test_a_key_counts_that_decides_what_a_run_computes(key: str, counts: bool) -
     [
         RunConfig(model=ModelConfig("own_parts.build")),
         RunConfig(dataset=DatasetConfig(name="custom", target="own_parts.load")),
+        RunConfig(trainer=TrainerConfig(callbacks=[{"_target_": "own_parts.Seen"}])),
         RunConfig(dataset=DatasetConfig(augment=[AugmentConfig(target="own_parts.turn")])),
         RunConfig(dataset=DatasetConfig(name="mixture", parts=[{"name": "custom", "_target_": "own_parts.load"}])),
         RunConfig(task=TaskConfig("custom", options={"target": "own_parts.loss", "maximize": [], "units": 1})),
@@ -57,7 +58,7 @@ def test_code_is_another_where_a_users_own_part_changed(
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "own_parts.py"
     module.write_text("a = 1\n")
-    names = import_paths(config.model, config.optimizer, config.dataset, config.task)
+    names = import_paths(config.model, config.optimizer, config.dataset, config.task, config.trainer)
     before = identity.code_version(names)
     assert identity.code_version(names) == before
     module.write_text("a = 2\n")

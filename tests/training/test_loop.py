@@ -79,7 +79,7 @@ def config(**trainer: Any) -> RunConfig:
 
 
 def train(
-    run: RunConfig, engine: NumpyEngine, folder: Path, start: Checkpoint | None = None, *, validates: bool = False
+    run: RunConfig, engine: NumpyEngine, folder: Path, start: Checkpoint | None = None, **given: Any
 ) -> tuple[loop.Result, Seen]:
     """Trains with checkpoints in `folder`, as `runner.train.run` does."""
     run = replace(run, trainer=with_metrics(run.trainer, KnownTask().directions))
@@ -92,7 +92,8 @@ def train(
         saver = Saver(keep, folder, take, seen.said.append, start.step if start else 0, goal)
     profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
     hooks = loop.LoopHooks(seen.log, seen.notify, Display(), lambda: None, saver, profiler, evaluated=seen.evaluated)
-    return loop.train(run, held, dataset(run, validates=validates), hooks, start), seen
+    hooks = replace(hooks, callbacks=given.get("callbacks", hooks.callbacks))
+    return loop.train(run, held, dataset(run, validates=given.get("validates", False)), hooks, start), seen
 
 
 def test_a_nan_loss_of_the_first_step_suggests_no_learning_rate(tmp_path: Path) -> None:

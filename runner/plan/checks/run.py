@@ -19,7 +19,7 @@ from runner.config.convert import typed_config
 from runner.config.schema import AUTO, RunConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
-from runner.engine import devices, registry
+from runner.engine import devices, listeners, registry
 from runner.engine.optim import checks as checks_optimizer
 from runner.engine.optim.rules import adam_learning_rate
 from runner.errors import invalid
@@ -89,6 +89,7 @@ def check(config: RunConfig) -> RunConfig:
     task.check(config.task)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)
+    listeners.check(config.trainer.callbacks)
     checks_trainer.check(config.trainer, config.task.name, counts_tokens=task.entry(config.task).counts_tokens)
     trainer = checks_trainer.with_metrics(config.trainer, directions, step_metrics)
     checks_trainer.with_plateau_metric(config.optimizer, trainer, directions, step_metrics)

@@ -106,10 +106,8 @@ def check(
     Args:
       saved_model: folder of its SavedModel; None: it has none.
       keras: the model of its Keras file; None: it has none.
-      served: its signature.
       arrays: (N, ...) by name, its inputs.
       run: outputs (N, ...) of the run; by name if the model has several.
-      log: gets the output of native code.
       batch: examples that are predicted at once.
 
     Returns:

@@ -56,12 +56,8 @@ def log_model(
     """Stores a model as a logged model of a run; returns its URI, such as `models:/m-...`.
 
     Args:
-      store: the store of the run.
-      run_id: of the run.
-      plain: the model.
-      served: its signature; the names of categories and columns are kept as metadata.
+      served: the signature; the names of categories and columns are kept as metadata.
       examples: (n, ...) of each input, not standardized.
-      name: of the logged model.
       step: training step of the model; MLflow shows the metrics of that step with it.
       convert: see `write_model`.
     """

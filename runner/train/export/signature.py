@@ -22,7 +22,6 @@ class Served:
     """A served model's signature.
 
     Attributes:
-      spec: the run's data and task.
       encoding: how the run's data became numbers; standardized arrays are taken raw, in float32.
     """
 

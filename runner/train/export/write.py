@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,16 +13,11 @@ import numpy as np
 
 from runner.arrays import Tensor
 from runner.arrays import of as array_functions
-from runner.checkpoint.runs import SavedRun
-from runner.config.schema import ExportConfig
-from runner.data.vocabulary import TOKENIZER
 from runner.engine.base import PlainModel
-from runner.errors import in_one_line, invalid
+from runner.errors import in_one_line
 from runner.host.late import late
-from runner.host.paths import outputs_dir
 from runner.task.base import named_outputs
 from runner.train.export.signature import NAME, Served
-from runner.train.record import CONFIG
 
 if TYPE_CHECKING:
     import jax
@@ -48,11 +40,6 @@ SAVED_MODEL = "saved_model"
 PROGRAM_FILE = "answer.stablehlo"
 VALUES_FILE = "values.npz"
 KERAS_FILE = "model.keras"
-# What was exported.
-RECORD = "export.json"
-# All that an export may have; the record is the last to be written.
-_NAMES = (SAVED_MODEL, KERAS_FILE, TOKENIZER, CONFIG, RECORD)
-_KEY = "export.folder"
 
 
 def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> str | None:
@@ -154,34 +141,3 @@ def write_program(plain: PlainModel, served: Served, folder: Path) -> None:
     folder.mkdir()
     (folder / PROGRAM_FILE).write_bytes(program.serialize())
     np.savez(folder / VALUES_FILE, *values)
-
-
-def target_folder(config: ExportConfig, run: SavedRun) -> Path:
-    """Returns the folder of an export; raises ConfigError if it is used for something else."""
-    path = outputs_dir() / "exports" / run.id
-    if config.folder:
-        path = Path(config.folder).expanduser().absolute()
-    is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
-    if not is_new and not (path / RECORD).is_file():
-        problem = "must be a new or empty folder, or that of an earlier export"
-        raise invalid(_KEY, path, problem=problem, fix=f"set {_KEY}={path}/export")
-    return path
-
-
-@contextmanager
-def making(path: Path) -> Iterator[Path]:
-    """Yields a folder whose files replace those of an earlier export if the block succeeds; others in `path` stay."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # On the same file system as the target, so that renames are atomic.
-    with tempfile.TemporaryDirectory(prefix=f".unfinished-{path.name}-", dir=path.parent) as workspace:
-        new = Path(workspace)
-        yield new
-        path.mkdir(exist_ok=True)
-        # Without the record first, and with it last: whoever comes in between finds no export rather than a mixed one.
-        (path / RECORD).unlink(missing_ok=True)
-        for name in _NAMES:
-            if (path / name).is_dir():
-                shutil.rmtree(path / name)
-            (path / name).unlink(missing_ok=True)
-            if (new / name).exists():
-                (new / name).rename(path / name)
