@@ -90,7 +90,6 @@ class Selection(DataSource):
         return arrays
 
     def column(self, name: str) -> Array | None:
-        """Returns one complete array, or None unless every source has it."""
         columns = []
         for source, rows in self.pieces:
             values = source.column(name)

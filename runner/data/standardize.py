@@ -161,7 +161,6 @@ class Standardized(ChangedSource):
         return _scaled(self.source.read(rows), self.statistics)
 
     def column(self, name: str) -> Array | None:
-        """Returns one complete array of the source, or None; those to standardize are never complete."""
         return None if name in self.statistics else self.source.column(name)
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:

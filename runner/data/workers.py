@@ -29,11 +29,7 @@ class Reading:
         self._pending = pending
 
     def result(self) -> dict[str, Array]:
-        """Waits for the examples and returns their arrays.
-
-        Raises:
-          DataError: an example can't be made; the message names it.
-        """
+        """Waits for the examples and returns their arrays; a DataError that names an example that can't be made."""
         try:
             for future in self._pending:
                 future.result()

@@ -208,10 +208,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _start_evaluation(self, batch: HostBatches) -> evaluation.BatchResult[Tensor]:
-        """Starts the evaluation of a batch, K = 1, in inference mode.
-
-        If the mesh does not divide its rows, each device computes all of them.
-        """
+        """Starts a batch's evaluation, K = 1, in inference mode; on each device whole if the mesh can't divide it."""
 
     @abstractmethod
     def _to_host(self, value: Tensor) -> Array:

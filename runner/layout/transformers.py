@@ -156,10 +156,7 @@ def _stacked(variables: Mapping[str, Shape]) -> frozenset[str]:
 
 
 def _is_stack(owner: str, paths: Sequence[str], variables: Mapping[str, Shape]) -> bool:
-    """Returns whether the variables below a path are those of stacked layers.
-
-    They have the same first dim, and are a norm and a nested kernel at least.
-    """
+    """Returns whether variables are those of stacked layers: of one first dim, with a norm and a nested kernel."""
     first_dims = set()
     has_stacked_norm = False
     has_nested_kernel = False

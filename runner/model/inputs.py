@@ -70,11 +70,7 @@ def as_vector(keras: Any, inputs: Inputs) -> Any:
 
 
 def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Tensor, Callable[[Tensor], Tensor]]:
-    """Returns the inputs of an image network.
-
-    Raises:
-      ValueError: a single input that is not an image, or several of which none or more than one is an image.
-    """
+    """Returns the inputs of an image network; a ValueError unless exactly one of them is an image."""
     by_name = specs(inputs)
     tensors = make(keras, inputs)
     if len(by_name) == 1:

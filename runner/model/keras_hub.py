@@ -130,10 +130,7 @@ def build(
 
 
 def _enable_lora(backbone: Any, rank: int) -> None:
-    """Adds low-rank adapters (Hu et al., arXiv:2106.09685), and freezes the rest of the backbone.
-
-    The backbone's class names the layers that get adapters.
-    """
+    """Adds low-rank adapters (Hu et al., arXiv:2106.09685) to the layers that the class names; freezes the others."""
     backbone.enable_lora(rank)
     # KerasHub leaves the biases of adapted layers trainable. LoRA trains the two low-rank kernels only.
     for variable in backbone.trainable_variables:

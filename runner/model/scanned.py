@@ -19,10 +19,7 @@ _INITIALLY_ONE = ("gamma", "scale")
 
 
 class Blocks(PortableLayer):
-    """All blocks as one layer, with stacked variables (depth, ...).
-
-    A scan computes them, compiled once.
-    """
+    """All blocks as one layer, with stacked variables (depth, ...). A scan computes them, compiled once."""
 
     def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -365,10 +365,7 @@ def _identity(x: Tensor) -> Tensor:
 def dropout_masks(
     ops: Any, dropouts: Sequence[Any], x: Tensor, sizes: Sizes, *, training: bool | None
 ) -> list[Tensor]:
-    """Returns the mask of each dropout layer, True where an element is kept.
-
-    The result is empty if there is no dropout.
-    """
+    """Returns the mask of each dropout layer, True where an element is kept; none if there is no dropout."""
     if not training or not sizes.dropout:
         return []
     return [ops.greater(dropout(ops.ones_like(x), training=True), 0) for dropout in dropouts]

@@ -53,10 +53,7 @@ class Position(PortableLayer):
 
 
 class Mix(PortableLayer):
-    """Attention of each head: softmax(q k^T / sqrt(head_width)) v.
-
-    All tensors are (batch, tokens, heads, head_width).
-    """
+    """Attention of each head (batch, tokens, heads, head_width): softmax(q k^T / sqrt(head_width)) v."""
 
     def call(self, inputs: Sequence[Tensor]) -> Tensor:
         q, k, v = inputs

@@ -73,11 +73,7 @@ class Result:
         return f'<pre style="{style}">{html.escape(self.text)}</pre>'
 
     def plot(self, name: str = "") -> Picture:
-        """Returns a picture by its name, as `wrong`; without a name the most important one.
-
-        Raises:
-          ConfigError: there is no such picture.
-        """
+        """Returns a picture by its name, as `wrong`, or else the most important; a ConfigError if there is none."""
         names = [path.name for path in self.folder.glob("*.png")]
         if not names and "checks" in self.content:
             checks = sorted(self.content["checks"], key=lambda check: float(check["ratio"]))

@@ -148,10 +148,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 
 def _examples(dataset: DatasetConfig, config: TaskConfig, seed: int, data: Dataset, task: Task) -> dict[str, Array]:
-    """Returns the examples that are compared (N, ...): the first of the test split, not standardized.
-
-    They are all of the split, unless these would take too much memory.
-    """
+    """Returns the examples that are compared (N, ...): the first of the test split, not standardized."""
     split = data.test
     if data.encoding.mean:
         raw = replace(dataset, standardize=False)

@@ -51,11 +51,7 @@ class JaxReference(GradientReference):
     _weight_values: list[Tensor]
 
     def __init__(self, request: Request) -> None:
-        """Builds the model from the config's seed.
-
-        Raises:
-          ConfigError: the builder fails, or made a model that no mesh can train.
-        """
+        """Builds the model from the config's seed; a ConfigError if that fails, or no mesh can train it."""
         super().__init__(request)
         config = request.config
         seed = config.trainer.seed

@@ -35,11 +35,7 @@ class KerasReference(GradientReference):
     """
 
     def __init__(self, request: Request) -> None:
-        """Builds the model from the config's seed.
-
-        Raises:
-          ConfigError: the builder fails.
-        """
+        """Builds the model from the config's seed; a ConfigError if the builder fails."""
         super().__init__(request)
         tf_keras.backend.experimental.enable_tf_random_generator()
         self._ops = arrays.of(tf)
@@ -105,11 +101,7 @@ class KerasReference(GradientReference):
     def _gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
-        """Returns a microbatch's loss and its gradients.
-
-        Raises:
-          ConfigError: the loss does not depend on a trainable variable.
-        """
+        """Returns the loss and its gradients; a ConfigError if it does not depend on a trainable variable."""
         with tf.device(self._device):
             # As constants, since a plain number would be a part of the program, and another one trace it again.
             arguments = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)

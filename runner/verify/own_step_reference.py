@@ -35,11 +35,7 @@ class OwnStepReference(Reference):
     changes = points.STEPPED
 
     def __init__(self, request: Request) -> None:
-        """Builds the parts from the config's seed.
-
-        Raises:
-          ConfigError: the class fails.
-        """
+        """Builds the parts from the config's seed; a ConfigError if the class fails."""
         super().__init__(request)
         config = request.config
         assert isinstance(self._task, StepTask)
@@ -86,10 +82,7 @@ class OwnStepReference(Reference):
         self._values = self._start | dict(state)
 
     def _point(self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator) -> State | None:
-        """Returns a complete state; None if a step from there gives NaN or Inf.
-
-        Weights are moved at random from those at the end of the training.
-        """
+        """Returns a complete state, whose weights are moved at random from those at the end of the training."""
         state = {path: trained[path if is_slot(path) else f"final/{path}"] for path in self._start}
         weights = {path: state[path] for path in self._weight_paths}
         state |= perturb.weights(weights, share, rng)
@@ -103,10 +96,7 @@ class OwnStepReference(Reference):
     def _step(
         self, step: int, batches: HostBatches, noise: np.random.Generator | None
     ) -> tuple[dict[str, float], State]:
-        """Takes a step; returns the means of its metrics, and what it changes of each trained variable.
-
-        With noise, the step is taken at weights with noise, and its changes are those of the weights without.
-        """
+        """Takes a step, with noise at weights with noise; its changes are those of the weights without."""
         state = self._values
         batch = {name: array[step] for name, array in batches.arrays.items()}
         used = state | self._noisy_weights(self._weights(), noise)

@@ -172,10 +172,7 @@ class Reference(ABC):
 
     @abstractmethod
     def _load(self, state: Mapping[str, Array], step: int) -> None:
-        """Loads a state, `step` steps after the beginning of the first training.
-
-        A slot that is missing gets its initial value.
-        """
+        """Loads a state, `step` steps after the beginning of a training; a missing slot gets its initial value."""
 
     @abstractmethod
     def _step(
@@ -243,7 +240,6 @@ class GradientReference(Reference):
     def _point(
         self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
     ) -> dict[str, Array] | None:
-        """Returns a complete state; None if its loss or a gradient is NaN or Inf."""
         self._load(self.initial, 0)
         self._assign(perturb.weights(self._weights(), share, rng))
         self._constrain()

@@ -171,11 +171,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 
 def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
-    """Returns the record of a run's step.
-
-    Raises:
-      ConfigError: the run can't be computed from there, or a checkpoint is damaged.
-    """
+    """Returns the record of a run's step; a ConfigError if it can't be computed, or a checkpoint is damaged."""
     step = options.step
     assert step is not None
     steps = storage.steps(run.folder)

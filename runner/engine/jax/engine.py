@@ -267,7 +267,6 @@ class JaxEngine(Engine):
         return split, batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
 
     def compile(self, batches: PlacedBatches) -> None:
-        """Makes the training program for batches of these shapes, or reads it from the disk."""
         self._compiled(batches)
 
     def _compiled(self, batches: PlacedBatches) -> Compiled:

@@ -54,11 +54,7 @@ _MARKERS = {ranking.FITS: "o", ranking.MAY_FIT: "^", ranking.TOO_LARGE: "x"}
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Finds, prints and writes the advice.
-
-    Raises:
-      EngineError: no candidate can be planned, or none fits.
-    """
+    """Finds, prints and writes the advice; an EngineError if no candidate can be planned, or none fits."""
     del composed
     began = time.perf_counter()
     options = config.model.options
@@ -120,11 +116,7 @@ def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
 def _report(
     hardware: HardwareConfig, title: str, entries: Sequence[ranking.Planned], lines: Sequence[str], command: str
 ) -> None:
-    """Prints and writes the advice.
-
-    Raises:
-      EngineError: no candidate fits.
-    """
+    """Prints and writes the advice; an EngineError if no candidate fits."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = plan_console()
     best = entries[0]

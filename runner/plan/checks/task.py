@@ -15,11 +15,7 @@ from runner.task.losses import OF_EVERY_ENGINE
 
 
 def check(config: RunConfig) -> None:
-    """Checks that dataset and model have the targets and outputs of the task.
-
-    Raises:
-      ConfigError: they don't fit.
-    """
+    """Checks that dataset and model have the targets and outputs of the task; a ConfigError if they don't fit."""
     dataset = config.dataset
     task = config.task
     predicts = tasks.entry(task).predicts

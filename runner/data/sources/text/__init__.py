@@ -132,11 +132,7 @@ def _digest(corpus: Corpus) -> str:
 
 
 def _pieces(corpus: Corpus, content: str) -> Pieces:
-    """Yields the pieces of every split, which are stored under the digest of their content.
-
-    Raises:
-      DataError: a file has changed since then.
-    """
+    """Yields the pieces of every split, stored by the digest of their content; a DataError if a file has changed."""
     for split, paths in corpus.splits.items():
         for text, ends_document in files.pieces(paths, corpus.column):
             yield split, text, ends_document
