@@ -18,10 +18,7 @@ from runner.config.schema import RunConfig
 
 _TARGET = "_target_"
 # Keys of Hydra's own config that name something.
-_OF_HYDRA = (
-    *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir"),
-    "hydra.job.name",
-)
+_OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir", "hydra.job.name")
 # A sweep of values by a function of Hydra's grammar, which may be within another; the numbers of a range are no texts.
 _SWEEP = re.compile(r"(.*\b(?:choice|shuffle|sort)\()([^()]*)(\)+)")
 # What a value has that is more than a text, or a sweep of texts: its texts are quoted by the user.
@@ -55,12 +52,13 @@ def kept(override: str) -> str:
         others.append("null")
     texts = value.split(",")
     for index, text in enumerate(map(str.strip, texts)):
-        if text.lower() in others or _is_number(text):
+        if text.lower() in others or is_number(text):
             texts[index] = quoted(text)
     return override.removesuffix(value + tail) + ",".join(texts) + tail
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Returns whether a string reads as a number."""
     try:
         float(text)
     except ValueError:

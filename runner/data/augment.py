@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -56,16 +56,10 @@ class Augmented(ChangedSource, ExampleSource):
     seed: int
     training: bool
 
-    @cached_property
-    def _uses_original_images(self) -> bool:
-        """True if a step resizes the images, so that the source need not do so first."""
-        return any(step.options.sets_size for step in self.steps)
-
     def read(self, rows: Rows, epoch: int = 0) -> dict[str, Array]:
         return stack_examples(self.specs, rows, lambda row: self.example(row, epoch))
 
     def column(self, name: str) -> Array | None:
-        """Returns one complete array that the source has and no step changes, else None."""
         if all(step.keeps(name) for step in self.steps):
             return self.source.column(name)
         return None
@@ -77,7 +71,9 @@ class Augmented(ChangedSource, ExampleSource):
 
     def after_steps(self, row: int, epoch: int) -> Arrays:
         """Returns an example after all steps, unchecked."""
-        arrays = self.source.original(row) if self._uses_original_images else self.source.example(row)
+        # The source need not resize the images first if a step does.
+        resizes = any(step.options.sets_size for step in self.steps)
+        arrays = self.source.original(row) if resizes else self.source.example(row)
         # Evaluations always use the draws of epoch 0, so that their examples are the same in every epoch.
         rng = example_rng(self.seed, epoch if self.training else 0, row)
         for step in self.steps:

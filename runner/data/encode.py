@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from runner.config.texts import is_number
 from runner.data.base import IMAGE_DIMS, RESERVED, WEIGHT, Array, ArraySource, ArraySpec, Encoding
 from runner.errors import DataError, listed
 
@@ -272,15 +273,6 @@ def categories_of(place: str, strings: Collection[str], rows: int) -> tuple[str,
             "category; leave it out (in a file, by naming the other columns in dataset.features)"
         )
     return tuple(sorted(strings))
-
-
-def is_number(text: str) -> bool:
-    """Returns whether a string reads as a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def category_numbers(place: str, column: StringColumn, categories: Sequence[str]) -> Array:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from runner.config.texts import is_number
 from runner.data.base import Array
-from runner.data.encode import Column, by_clean_name, cleaned, is_number, missing_value, string_column
+from runner.data.encode import Column, by_clean_name, cleaned, missing_value, string_column
 from runner.errors import DataError, did_you_mean, in_one_line, invalid, listed
 
 # The types of a .csv's columns are those of its first block. It has the whole file, up to half of PyArrow's limit.

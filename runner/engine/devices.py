@@ -100,7 +100,9 @@ def choose(config: MeshConfig, engine: str, cluster: ClusterConfig, hardware: Ha
         return _named(engine, cluster, config, asked)
     unused_reason = ""
     if asked == AUTO:
-        for available in _available():
+        for available in (accelerators.find(TPU), accelerators.find(GPU)):
+            if not available.count:
+                continue
             reason = _why_not(engine, cluster, config, available)
             if not reason:
                 return Choice(available.kind, _count_in_all(cluster, available), available.model)
@@ -108,11 +110,6 @@ def choose(config: MeshConfig, engine: str, cluster: ClusterConfig, hardware: Ha
             unused_reason = unused_reason or reason
     cpus = config.cpu_devices * checks_cluster.machines(cluster, CPU)
     return Choice(CPU, cpus, unused_reason=unused_reason)
-
-
-def _available() -> list[Accelerators]:
-    kinds = [accelerators.find(TPU), accelerators.find(GPU)]
-    return [kind for kind in kinds if kind.count]
 
 
 def _count_in_all(config: ClusterConfig, available: Accelerators) -> int:

@@ -111,15 +111,15 @@ class _Plan:
 
     def dense_layers(self) -> list[str]:
         """Returns, in order, the layers of a kernel of two dims, perhaps a bias, and nothing else."""
-        return [layer for layer, shapes in self.layers.items() if _has_only_kernel_and_bias(shapes, rank=2)]
+        found = []
+        for layer, shapes in self.layers.items():
+            if len(shapes.get("kernel", ())) == 2 and shapes.keys() <= {"kernel", "bias"}:
+                found.append(layer)
+        return found
 
     def kernel_elements(self, layer: str) -> int:
         """Returns the number of elements of a layer's kernel."""
         return math.prod(self.layers[layer]["kernel"])
-
-
-def _has_only_kernel_and_bias(shapes: Mapping[str, Shape], rank: int) -> bool:
-    return len(shapes.get("kernel", ())) == rank and shapes.keys() <= {"kernel", "bias"}
 
 
 def _shard_transformers(plan: _Plan, structure: transformers.Structure, axes: Mapping[str, int]) -> None:

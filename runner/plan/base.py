@@ -246,11 +246,6 @@ class Plan:
         """Returns the floating-point operations of one training step on one device."""
         return sum(layer.flops_per_device for layer in self.layers)
 
-    @property
-    def largest_activations(self) -> list[LayerPlan]:
-        """Returns the layers by the bytes of their outputs per device, largest first."""
-        return sorted(self.layers, key=lambda layer: -layer.bytes_per_device)
-
     def metrics(self) -> dict[str, float]:
         """Returns the figures that runs are compared by: memory, communication and FLOPs per device and step."""
         # Without activations, whose bytes are estimated: these figures compare runs, and are equal where runs are.

@@ -82,7 +82,7 @@ def parts(
         gradients //= _block_count(model)
     repeated = _repeated_scores(model, saved, scores, examples, compute_width) * _SCORES.get(device, _SCORES_ELSEWHERE)
     moments = _moments(model, saved, gradients, examples=examples, compute_width=compute_width, scores=repeated)
-    return (*state, *max(moments, key=_bytes))
+    return (*state, *max(moments, key=lambda moment: sum(part.bytes for part in moment)))
 
 
 def _moments(
@@ -110,7 +110,7 @@ def _moments(
     block += scores
     first_gradients = 0
     last_activations = others // _block_count(model)
-    if _is_scanned(model):
+    if _stacked(model) > 1:
         first_gradients = gradients
         last_activations = others
     return [
@@ -128,26 +128,19 @@ def _moment(gradients: int, activations: int, temporaries: int) -> tuple[MemoryP
     )
 
 
-def _bytes(parts: Iterable[MemoryPart]) -> int:
-    return sum(part.bytes for part in parts)
+def _of_vocabulary(model: estimate.PlacedModel) -> set[str]:
+    """Returns the paths of the tables and heads of vocabularies."""
+    return {path for path, role in model.structure.roles.items() if role.noun == transformers.VOCABULARY}
 
 
 def _vocabularies(model: estimate.PlacedModel) -> set[int]:
     """Returns the sizes of the vocabularies: of tables and heads the larger dim."""
-    sizes = set()
-    for path, role in model.structure.roles.items():
-        if role.noun == transformers.VOCABULARY:
-            sizes.add(max(model.placements[path].shape))
-    return sizes
+    return {max(model.placements[path].shape) for path in _of_vocabulary(model)}
 
 
-def _is_of_vocabulary(model: estimate.PlacedModel, variable: Placement) -> bool:
-    role = model.structure.roles.get(variable.path)
-    return role is not None and role.noun == transformers.VOCABULARY
-
-
-def _is_scanned(model: estimate.PlacedModel) -> bool:
-    return max(depths(model).values(), default=1) > 1
+def _stacked(model: estimate.PlacedModel) -> int:
+    """Returns the layers of the largest stack, which a scan computes; 1 if none is stacked."""
+    return max(depths(model).values(), default=1)
 
 
 def _block_count(model: estimate.PlacedModel) -> int:
@@ -155,8 +148,7 @@ def _block_count(model: estimate.PlacedModel) -> int:
     counts: Counter[tuple[tuple[int, ...], ...]] = Counter()
     for variables in blocks(model).values():
         counts[tuple(placement.shape for placement in variables)] += 1
-    stacked = max(depths(model).values(), default=1)
-    return max(stacked, *counts.values(), 1)
+    return max(_stacked(model), *counts.values(), 1)
 
 
 def array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str, examples: int) -> int:
@@ -257,8 +249,7 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
     The loss has the gradient of the largest array of the examples, such as logits, which is as large as the array. A
     block has its gathered weights, values and gradients.
     """
-    roles = model.structure.roles
-    vocabulary = {path for path, role in roles.items() if role.noun == transformers.VOCABULARY}
+    vocabulary = _of_vocabulary(model)
     counts = depths(model)
     positions = _positions_per_device(model)
     block = 0
@@ -305,10 +296,10 @@ def product_bytes(model: estimate.PlacedModel, compute_width: int, *, with_head:
     """Returns one device's bytes of the results of all products with kernels, for one forward pass."""
     counts = depths(model)
     positions = _positions_per_device(model)
+    left_out = set() if with_head else _of_vocabulary(model)
     numbers = 0
     for name, variables in blocks(model).items():
-        if not with_head:
-            variables = [variable for variable in variables if not _is_of_vocabulary(model, variable)]
+        variables = [variable for variable in variables if variable.path not in left_out]
         numbers += counts[name] * _block_values(model, variables, counts[name], positions)
     return numbers * compute_width
 

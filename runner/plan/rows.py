@@ -222,7 +222,7 @@ def memory(plan: Plan) -> Rows:
     names = {"slots": "optimizer state", "activations": "activations, all layers", "copies": "bfloat16 copies of them"}
     for kind, total in plan.totals.items():
         rows.append((names.get(kind, kind), size(total.bytes), size(total.bytes_per_device), total.source))
-    for layer in plan.largest_activations[:_LARGEST]:
+    for layer in sorted(plan.layers, key=lambda layer: -layer.bytes_per_device)[:_LARGEST]:
         name = f"  {layer.layer}: {dims(layer.shape)} {spec_words(layer.spec)}"
         rows.append((name, "", size(layer.bytes_per_device), "estimated"))
     return Rows("Memory", ("", "whole", "per device", "source"), 3, tuple(rows))

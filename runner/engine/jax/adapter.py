@@ -347,7 +347,9 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
         pattern_ids = [key for key, path in paths.items() if re.fullmatch(pattern, path)]
         # A pattern may match statistics too, but by itself they are not trained.
         if trainable.keys().isdisjoint(pattern_ids):
-            problem = f"must match a whole variable path, such as {_examples(list(trainable.values()))}"
+            known = list(trainable.values())
+            some = known[:: max(1, len(known) // 4)][:4]
+            problem = f"must match a whole variable path, such as {', '.join(some)}"
             fix = "list them with python -m runner.plan"
             raise invalid(f"model.trainable[{place}]", pattern, problem=problem, fix=fix)
         matched.update(pattern_ids)
@@ -359,11 +361,6 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
     for variable in model.trainable_variables:
         if id(variable) not in matched:
             variable.trainable = False
-
-
-def _examples(paths: Sequence[str]) -> str:
-    stride = max(1, len(paths) // 4)
-    return ", ".join(paths[::stride][:4])
 
 
 def outputs_of(model: keras.Model, inputs: object) -> list[LayerOutput]:

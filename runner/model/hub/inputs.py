@@ -114,12 +114,8 @@ def is_plain(model: Any) -> bool:
     """Returns whether a model is one of KerasHub's own tasks that Keras's step trains."""
     is_task = any(base.__name__ == "Task" and base.__module__.startswith("keras_hub.") for base in type(model).__mro__)
     is_own = type(model).__module__.startswith("keras_hub.")
-    return is_task and is_own and not contract.overridden(model, of_keras(model), without=_OF_PIPELINE)
-
-
-def of_keras(model: Any) -> type:
-    """Returns Keras's `Model`, of which a task is a subclass."""
-    return next(base for base in type(model).__mro__ if base.__name__ == "Model")
+    keras_model = next(base for base in type(model).__mro__ if base.__name__ == "Model")
+    return is_task and is_own and not contract.overridden(model, keras_model, without=_OF_PIPELINE)
 
 
 def as_model(keras: Any, task: Any, config: ModelConfig, specs: Mapping[str, ArraySpec]) -> Any:

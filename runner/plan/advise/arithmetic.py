@@ -127,11 +127,7 @@ class Arithmetic:
         return self._trace(remat, config.trainer.accumulate_steps, config.engine.state, _WHOLE)
 
     def changed(self, candidate: Candidate) -> RunConfig:
-        """Returns the candidate's config, checked.
-
-        Raises:
-          ConfigError: it is invalid, such as a batch that the mesh does not divide.
-        """
+        """Returns the candidate's config, checked; a ConfigError if it is invalid."""
         placed = self._config.layout
         if candidate.layout != self._choices["layout"]:
             placed = _layout_option(candidate.layout)
@@ -174,7 +170,8 @@ class Arithmetic:
         """Returns the plan of a candidate whose placements are known; raises as `changed` does."""
         changed = self.changed(candidate)
         remat = changed.model.options.get("remat")
-        traced = self._trace(remat, candidate.accumulate, candidate.state, _parts(candidate))
+        parts = (candidate.axes, candidate.layout in candidates.TENSOR, candidate.sequence)
+        traced = self._trace(remat, candidate.accumulate, candidate.state, parts)
         engine: Any = traced.on(placements, changed.mesh.axes)
         plan = make_plan(changed, cast("Engine", engine), self._data, self._choices)
         assert plan.forecast is not None
@@ -246,11 +243,6 @@ def _built(engine: Any, axes: Mapping[str, int], outputs: Outputs, key: tuple[st
         axes=axes,
         sizes=engine.traced_sizes(),
     )
-
-
-def _parts(candidate: Candidate) -> Parts:
-    """Returns what decides how a candidate's tokens and vocabulary are split."""
-    return candidate.axes, candidate.layout in candidates.TENSOR, candidate.sequence
 
 
 @functools.cache

@@ -50,11 +50,9 @@ def tokens(folder: Path, key: object, vocabulary: Vocabulary, pieces: Callable[[
     def write(partial: Path) -> None:
         _write(partial, vocabulary, pieces())
 
-    return load_or_write(folder / "tokens" / _hashed([key, vocabulary.sha256]), _SUFFIXES, read, write, "the tokens")
-
-
-def _hashed(key: object) -> str:
-    return hashlib.sha256(json.dumps([FORMAT, key], sort_keys=True).encode()).hexdigest()[:32]
+    identity = json.dumps([FORMAT, [key, vocabulary.sha256]], sort_keys=True)
+    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
+    return load_or_write(folder / "tokens" / name, _SUFFIXES, read, write, "the tokens")
 
 
 def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | None:
