@@ -1,4 +1,12 @@
-"""tf_keras: a metric without `mesh=` in a DTensor function silently counts only each device's own share."""
+"""tf_keras: a metric without `mesh=` in a DTensor function silently counts only each device's own share.
+
+Repository: keras-team/tf-keras. Versions: tensorflow 2.21.0, tf_keras 2.21.0; Linux, CPUs.
+
+Expected: the mean of sixteen ones is 1.0, or an error says that the metric needs `mesh=`.
+
+Happened: it is 0.0, or 0.125 at other times, without a warning. The variables of the metric are ordinary ones. A
+DTensor function reads and writes an ordinary `tf.Variable` once per device, asynchronously.
+"""
 
 import os
 import sys

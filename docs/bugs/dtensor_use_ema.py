@@ -1,4 +1,12 @@
-"""tf_keras: `use_ema=True` of a DTensor optimizer averages nothing, and writes the initial weights into the model."""
+"""tf_keras: `use_ema=True` of a DTensor optimizer averages nothing, and writes the initial weights into the model.
+
+Repository: keras-team/tf-keras. Versions: tensorflow 2.21.0, tf_keras 2.21.0; Linux, CPUs.
+
+Expected: after three steps of SGD from 1 to 0.7, the average is 0.7875, which `finalize_variable_values` writes.
+
+Happened: it writes 1, the initial weights, also on one device, and without a warning. With a mesh, `apply_gradients`
+calls `_internal_apply_gradients` of the base class. Only `_distributed_apply_gradients_fn` updates the averages.
+"""
 
 import os
 import sys

@@ -1,4 +1,13 @@
-"""Keras 3: Adafactor's first step is NaN where a row and a column of a kernel's gradient are zero."""
+"""Keras 3: Adafactor's first step is NaN where a row and a column of a kernel's gradient are zero.
+
+Repository: keras-team/keras. Versions: keras 3.15.1, jax 0.10.2; Linux, CPUs.
+
+Expected: a weight whose gradient is zero stays, and the others move by about 0.1.
+
+Happened: all weights are NaN. The estimate of the second moment is a product of a mean of the row and a mean of the
+column. Both are `epsilon_1` here, 1e-30, and their product is 0 in float32. The update is 0 / 0, and the root mean
+square that clips it spreads the NaN. ReLU networks have such rows and columns. With `epsilon_1=1e-16` it works.
+"""
 
 import os
 import sys

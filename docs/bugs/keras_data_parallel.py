@@ -1,4 +1,12 @@
-"""Keras 3: `DataParallel` on a mesh with two axes raises a TypeError instead of a warning."""
+"""Keras 3: `DataParallel` on a mesh with two axes raises a TypeError instead of a warning.
+
+Repository: keras-team/keras. Versions: keras 3.15.1, jax 0.10.2; Linux, CPUs.
+
+Expected: the warning "Expect the input mesh to be 1D, but received mesh.devices.ndim=2. ...".
+
+Happened: `TypeError: category must be a Warning subclass, not 'int'`. `warnings.warn` in
+`DataParallel._initialize_with_device_mesh` gets the number of dims as its second argument instead of a formatted text.
+"""
 
 import os
 import sys

@@ -1,4 +1,12 @@
-"""KerasHub: Llama's own layout map is written for Gemma's kernels, and shards a hidden dim instead of the heads."""
+"""KerasHub: Llama's own layout map is written for Gemma's kernels, and shards a hidden dim instead of the heads.
+
+Repository: keras-team/keras-hub, known as issue 2827. Versions: keras-hub 0.32.0, keras 3.15.1; Linux, CPUs.
+
+Expected: `model` shards the heads of the query kernel, (hidden, heads, head), and the reversed embeddings.
+
+Happened: `model` shards the hidden dim, the data axis shards the heads, and the reversed embeddings are replicated.
+The results are right, with several times the communication.
+"""
 
 import os
 import sys

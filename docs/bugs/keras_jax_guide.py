@@ -1,4 +1,12 @@
-"""Keras's guide "Multi-GPU distributed training with JAX" fails: it passes variables to `device_put`."""
+"""Keras's guide "Multi-GPU distributed training with JAX" fails: it passes variables to `device_put`.
+
+Repository: keras-team/keras-io, known as keras issue 18424. Versions: keras 3.15.1, jax 0.10.2; Linux, CPUs.
+
+Expected: the guide's `get_replicated_train_state` places the variables of the model.
+
+Happened: `ValueError: Triggering __jax_array__() during abstractification is no longer supported`. The guide must pass
+`[variable.value for variable in model.trainable_variables]`.
+"""
 
 import os
 import sys

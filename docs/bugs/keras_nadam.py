@@ -1,4 +1,14 @@
-"""tf_keras: in a graph, as in `model.fit`, Nadam updates all variables but the first by a wrong product of momenta."""
+"""tf_keras: in a graph, as in `model.fit`, Nadam updates all variables but the first by a wrong product of momenta.
+
+Repository: keras-team/tf-keras. Versions: tensorflow 2.21.0, tf_keras 2.21.0; Linux, CPUs.
+
+Expected: `tf.function` does not change what an optimizer computes.
+
+Happened: the second variable has other values from the second step on. `_u_product_counter` tells whether the product
+of this step was computed for another variable. It is a Python number, so a graph has the value of its trace, and
+multiplies the product once per variable instead of once per step. The product is no optimizer variable either, so
+checkpoints lack it. Keras 3 fixed its Nadam in keras-core pull request 551, which mentions a bug of tf.keras.
+"""
 
 import os
 import sys

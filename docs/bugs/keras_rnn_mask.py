@@ -1,4 +1,11 @@
-"""tf_keras: an unrolled backward RNN, with a mask and zero outputs for masked steps, zeroes the wrong steps."""
+"""tf_keras: an unrolled backward RNN, with a mask and zero outputs for masked steps, zeroes the wrong steps.
+
+Repository: keras-team/tf-keras, seems known as issue 252. Versions: tensorflow 2.21.0, tf_keras 2.21.0; Linux, CPUs.
+
+Expected: `unroll=True` does not change outputs.
+
+Happened: the last step's output is zero. With `go_backwards`, `zero_output_for_mask` uses the mask in its given order.
+"""
 
 import os
 import sys

@@ -1,4 +1,13 @@
-"""XLA: if a mesh axis does not shard the images, the gradient of a depthwise kernel counts each copy of them."""
+"""XLA: if a mesh axis does not shard the images, the gradient of a depthwise kernel counts each copy of them.
+
+Repository: openxla/xla. Versions: jax 0.10.2, jaxlib 0.10.2; Linux, 8 virtual CPU devices.
+
+Expected: the gradient of a jitted function does not depend on the sharding of its inputs.
+
+Happened: where images are sharded over one of two axes, 4 x 2, and replicated over the other, the gradient is twice
+that of one device, without a warning, with Shardy and with GSPMD. Sharded over all eight devices it is right. The same
+happens to any kernel if images are sharded by height only, on a mesh that has a second axis.
+"""
 
 import os
 import sys

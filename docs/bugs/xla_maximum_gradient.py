@@ -1,4 +1,14 @@
-"""XLA on CPUs at optimization level 0: the gradient of a maximum over a dim is wrong."""
+"""JAX on CPUs at optimization level 0: the gradient of a maximum over a dim is wrong.
+
+Repository: jax-ml/jax. Versions: jax 0.10.2, jaxlib 0.10.2; Linux, CPUs.
+
+Expected: the gradient at `xla_backend_optimization_level=0` is that of level 1, up to rounding.
+
+Happened: it is off by 75%, without a warning; without the ReLU it is NaN. The gradient of `reduce_max` compares all
+terms with the maximum, bit for bit (`_reduce_chooser_jvp_rule`). XLA seems to compute the terms twice, with different
+rounding, so that no term may be equal. Issue 40564 was the same of `jnp.maximum` on GPUs. Pull request 40578 fixed
+that, and `reduce_max` is as before in jax 0.12.0.1.
+"""
 
 import os
 import sys

@@ -1,7 +1,12 @@
 """XLA on CPUs: programs on virtual devices deadlock while they wait for threads, and the process is aborted.
 
-A program occupies one thread per device until all have met in an all-reduce. JAX starts the next program before the
-last one has ended, so eight devices need sixteen threads. Here there are eight; the default is one per core.
+Repository: openxla/xla. Versions: jax 0.10.2, jaxlib 0.10.2; Linux, 8 virtual CPU devices.
+
+Expected: a loop of data-parallel steps runs with any number of threads, slowly if there are few.
+
+Happened: the process is aborted after a timeout of a rendezvous. A program occupies one thread per device until all
+have met in an all-reduce. JAX starts the next program before the last one has ended, so eight devices need sixteen
+threads. Here there are eight (PJRT_NPROC); the default is one per core. Blocking on each step is a workaround.
 """
 
 import os
