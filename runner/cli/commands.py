@@ -1,10 +1,14 @@
-"""The list of commands, and `--version`. Imports nothing that takes time."""
+"""The list of commands, `--version`, and commands without a config. Imports nothing that takes time."""
 
 from __future__ import annotations
 
 import platform
+import sys
+from collections.abc import Sequence
+from importlib import import_module
 from importlib.resources import files
 
+from runner.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError
 from runner.host.libraries import installed
 
 # Distributions whose versions a bug report needs.
@@ -25,6 +29,16 @@ def commands() -> dict[str, tuple[str, list[str]]]:
     return found
 
 
+def run(module: str, arguments: Sequence[str]) -> int:
+    """Runs `main(arguments)` of a module, a command without a config; returns the exit code, prints an error of ours."""
+    try:
+        code: int = import_module(module).main(arguments)
+    except (ConfigError, TrackingError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED if isinstance(error, ConfigError) else EXIT_FAILED
+    return code
+
+
 def print_versions() -> int:
     """Prints the versions of this package, of Python and of the libraries; returns the process's exit code."""
     versions = installed(["runner"]) | {"python": platform.python_version()}
@@ -32,4 +46,4 @@ def print_versions() -> int:
     width = max(map(len, versions))
     for name, number in versions.items():
         print(f"{name:{width}}  {number}")
-    return 0
+    return EXIT_DONE

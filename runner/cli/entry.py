@@ -69,7 +69,7 @@ def main(command: str) -> NoReturn:
 
 def main_without_config(module: str) -> NoReturn:
     """Runs `main(arguments)` of a module, a command that takes no config, and exits with its code."""
-    call(module, "main", sys.argv[1:])
+    call("runner.cli.commands", "run", module, sys.argv[1:])
 
 
 def call(module: str, function: str, *arguments: object) -> NoReturn:
@@ -86,9 +86,9 @@ def call(module: str, function: str, *arguments: object) -> NoReturn:
         function = "print_versions"
         arguments = ()
     elif not {"-h", "--help"}.isdisjoint(own):
-        module = "runner.cli.help"
-        function = "show"
-        arguments = (own,)
+        module = "runner.cli.commands"
+        function = "run"
+        arguments = ("runner.cli.help", own)
     else:
         _check_folder()
     with import_module("runner.cluster.exiting").exiting() as codes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +13,7 @@ from runner.cli.commands import TRAIN, commands
 from runner.cli.messages import is_group
 from runner.cli.runs.request import ACTIONS, KEYS
 from runner.config import search_path
-from runner.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, did_you_mean
+from runner.errors import EXIT_DONE, ConfigError, did_you_mean
 from runner.host import paths, session
 
 _USAGE = {
@@ -32,26 +31,26 @@ _FOOTER = "--cfg job prints the whole config, --version versions; HYDRA_FULL_ERR
 _LINE = re.compile(r"(?P<indent> *)(?P<key>\w+):(?P<value>.*?)(?: # (?P<says>.*))?")
 
 
-def show(arguments: Sequence[str]) -> int:
-    """Prints what `--help` among a command's arguments asks for; returns the process's exit code."""
+def main(arguments: Sequence[str]) -> int:
+    """Prints what `--help` among a command's arguments asks for; returns the process's exit code.
+
+    Raises:
+      ConfigError: there is no such command, group or option.
+    """
     with session.opened("runner", arguments):
-        try:
-            topics = command_line.split(arguments)[1]
-            name = session.command_module().partition(".")[2] or TRAIN
-            if len(topics) == 1 and name == TRAIN:
-                name = topics[0]
-            known = commands()
-            if name in known:
-                lines = _of_command(name, *known[name])
-            elif is_group(name.partition("=")[0]):
-                lines = _of_group(*name.split("=", 1))
-            else:
-                fix = did_you_mean(name, [*known, *_groups()], "see runner --help")
-                raise ConfigError(f"{name}: is no command and no group; {fix}")
-            print("\n".join(lines))
-        except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return EXIT_REFUSED
+        topics = command_line.split(arguments)[1]
+        name = session.command_module().partition(".")[2] or TRAIN
+        if len(topics) == 1 and name == TRAIN:
+            name = topics[0]
+        known = commands()
+        if name in known:
+            lines = _of_command(name, *known[name])
+        elif is_group(name.partition("=")[0]):
+            lines = _of_group(*name.split("=", 1))
+        else:
+            fix = did_you_mean(name, [*known, *_groups()], "see runner --help")
+            raise ConfigError(f"{name}: is no command and no group; {fix}")
+        print("\n".join(lines))
     return EXIT_DONE
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.errors import EXIT_DONE, EXIT_REFUSED, ConfigError
+from runner.errors import EXIT_DONE, ConfigError
 
 _TEMPLATE = Path(__file__).parent / "template"
 _NAME = "my_project"  # in the template, where the project's own name goes
@@ -19,15 +18,11 @@ _USABLE = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the project that the command line names, and prints how to run it; returns the process's exit code."""
-    try:
-        typed = ""
-        if len(arguments) == 1:
-            typed = arguments[0]
-        written = write(typed)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+    """Writes the project that the command line names, and prints how to run it; raises as `write` does."""
+    typed = ""
+    if len(arguments) == 1:
+        typed = arguments[0]
+    written = write(typed)
     print(f"{typed}: {', '.join(written)}\n\nrun it:")
     for line in (f"cd {shlex.quote(typed)}", "python -m runner experiment=mine", "python -m pytest"):
         print(f"  {line}")

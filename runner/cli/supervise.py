@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
 from runner.checkpoint.arguments import value_of
 from runner.cluster import restarts
 from runner.config.schema import AUTO
-from runner.errors import EXIT_REFUSED, Interrupted
+from runner.errors import ConfigError, Interrupted, invalid
 from runner.host.signals import collected
 
 _USAGE = "python -m runner.supervise -- python -m runner resume=auto name=exp1 ..."
@@ -28,26 +27,23 @@ def main(arguments: Sequence[str]) -> int:
     """Supervises a command, which is started again as often as its `cluster.restarts` says.
 
     Returns:
-      The exit code of the command's last start; 2 if the command line is invalid.
+      The exit code of the command's last start.
 
     Raises:
+      ConfigError: the command line is invalid.
       Interrupted: a signal came, which has ended the command.
     """
     command = list(arguments)
     if command[:1] == ["--"]:
         command = command[1:]
-    problem = _problem(command)
-    if problem is not None:
-        print(f"error: {problem}", file=sys.stderr)
-        return EXIT_REFUSED
+    check(command)
 
     def start(variables: Mapping[str, str]) -> int:
         with collected() as signals:
             try:
                 process = subprocess.Popen(command, env={**os.environ, **variables})
             except OSError as error:
-                print(f"error: {command[0]} can't be started ({error.strerror})", file=sys.stderr)
-                return EXIT_REFUSED
+                raise ConfigError(f"{command[0]} can't be started ({error.strerror}); check its name") from error
             passed_on = 0
             while process.poll() is None:
                 for signum in signals[passed_on:]:
@@ -63,14 +59,13 @@ def main(arguments: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _problem(command: Sequence[str]) -> str | None:
-    """Returns what is wrong with a command line; None: nothing is."""
+def check(command: Sequence[str]) -> None:
+    """Rejects, by a ConfigError, a command line that can't be started again."""
     if not command or command[0].startswith("-"):
-        return f"runner.supervise: needs a command; write {_USAGE}"
+        raise ConfigError(f"runner.supervise: needs a command; write {_USAGE}")
     if value_of(command, "resume") != AUTO:
         fix = "add resume=auto name=<name> to the command"
-        return f"runner.supervise: {shlex.join(command)}: a restart must continue the run; {fix}"
+        raise ConfigError(f"runner.supervise: {shlex.join(command)}: a restart must continue the run; {fix}")
     most = value_of(command, _MOST)
     if most and not most.isdigit():
-        return f"{_MOST}={most}: must be an integer of at least 0; set {_MOST}={_DEFAULT_MOST}"
-    return None
+        raise invalid(_MOST, most, problem="must be an integer of at least 0", fix=f"set {_MOST}={_DEFAULT_MOST}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from runner.config import values
 from runner.config.build import build
 from runner.config.fields import integer
-from runner.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, invalid
+from runner.errors import EXIT_DONE, invalid
 from runner.host.paths import project_root
 from runner.tracking.location import UI_HOST, UI_PORT, is_http, shown, sqlite_path, tracking_uri
 
@@ -33,26 +33,22 @@ class Page:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs MLflow's server until Ctrl-C; returns an exit code if it can't, or if the store is a server itself.
+    """Runs MLflow's server until Ctrl-C; returns an exit code if the store is a server itself.
 
     Raises:
+      ConfigError: a key is invalid, there is no such store, or the port is in use.
       Interrupted: a signal came, and the server has ended.
     """
-    try:
-        page = build(Page, {key: value for key, _, value in (text.partition("=") for text in arguments)}, "")
-        values.check(page)
-        uri = tracking_uri(page.uri, project_root())
-        path = sqlite_path(uri)
-        if path is not None and not path.exists():
-            raise invalid("uri", shown(uri), problem="there is no such store", fix="start a run, or set uri=<a store>")
-        if not is_http(uri):
-            _check_port(page.port)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+    page = build(Page, {key: value for key, _, value in (text.partition("=") for text in arguments)}, "")
+    values.check(page)
+    uri = tracking_uri(page.uri, project_root())
+    path = sqlite_path(uri)
+    if path is not None and not path.exists():
+        raise invalid("uri", shown(uri), problem="there is no such store", fix="start a run, or set uri=<a store>")
     if is_http(uri):
         print(f"a tracking server has the runs, and the page: {shown(uri)}")
         return EXIT_DONE
+    _check_port(page.port)
     print(f"http://{UI_HOST}:{page.port} shows {shown(uri)}; Ctrl-C ends it", flush=True)
     command = (sys.executable, "-m", "mlflow", "ui", "--host", UI_HOST, "--port", str(page.port), "--workers", "1")
     return _serve(command, {**os.environ, **_ENVIRONMENT, _STORE: uri})

@@ -16,7 +16,7 @@ import pytest
 import runner
 from runner.cli import command_line, entry, ui
 from runner.cli import help as of_command
-from runner.cli.commands import TRAIN, commands
+from runner.cli.commands import TRAIN, commands, run
 from runner.cli.resolvers import register_resolvers
 from runner.config.compose import compose
 
@@ -51,7 +51,7 @@ def test_help_fits_a_screen_and_its_examples_are_accepted(
 ) -> None:
     _, examples = commands()[name]
     assert len(examples) == 3
-    assert of_command.show([name]) == 0
+    assert of_command.main([name]) == 0
     text = capsys.readouterr().out
     assert len(text.splitlines()) <= 30
     assert all(f"  {example}" in text for example in examples)
@@ -64,16 +64,16 @@ def test_help_fits_a_screen_and_its_examples_are_accepted(
 
 
 def test_help_of_a_group_shows_options_and_commented_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert of_command.show(["--help", "optimizer"]) == 0
+    assert of_command.main(["--help", "optimizer"]) == 0
     text = capsys.readouterr().out
     assert "  sgd      Stochastic gradient descent with momentum.\n" in text
     assert "  optimizer.schedule.name=constant " in text
     assert "  optimizer.beta_1=0.9 " in text
     assert "keys of optimizer=adam;" in text
-    assert of_command.show(["--help", "optimizer=sgd"]) == 0
+    assert of_command.main(["--help", "optimizer=sgd"]) == 0
     assert "  optimizer.momentum=" in capsys.readouterr().out
     for word, fix in (("optimizr", "mean optimizer?"), ("pln", "mean plan?"), ("mesh=4", "mesh=batch4?")):
-        assert of_command.show([word]) == 2
+        assert of_command.main([word]) == 2
         assert fix in capsys.readouterr().err
 
 
@@ -94,7 +94,7 @@ def test_the_ui_is_mlflows_own_server_on_this_machine_alone(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     started: list[tuple[str, dict[str, str]]] = []
     monkeypatch.setattr(ui, "_serve", lambda command, env: started.append((" ".join(command), env)) or 0)
-    assert ui.main([]) == 2
+    assert run("runner.cli.ui", []) == 2
     assert "/outputs/mlflow.db: there is no such store; start a run" in capsys.readouterr().err
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "mlflow.db").touch()
@@ -102,15 +102,15 @@ def test_the_ui_is_mlflows_own_server_on_this_machine_alone(
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         taken.listen()
-        assert ui.main([f"port={port}"]) == 2
+        assert run("runner.cli.ui", [f"port={port}"]) == 2
         assert f"port={port}: can't be used (Address already in use); set port={port + 1}" in capsys.readouterr().err
-    assert ui.main([f"port={port}"]) == 0
+    assert run("runner.cli.ui", [f"port={port}"]) == 0
     ((command, environment),) = started
     assert f" -m mlflow ui --host 127.0.0.1 --port {port} --workers 1" in command
     assert environment["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{tmp_path}/outputs/mlflow.db"
     assert environment["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
-    assert ui.main(["uri=http://ann:pass@host:5000"]) == 0
+    assert run("runner.cli.ui", ["uri=http://ann:pass@host:5000"]) == 0
     assert "http://ann:***@host:5000" in capsys.readouterr().out
     assert len(started) == 1
 

@@ -81,7 +81,7 @@ def check(command: Command, page: str) -> None:
     if module == "runner.init":
         assert importlib.import_module("runner.cli.init").main(command.arguments) == 0
     elif module == "runner.supervise":
-        assert importlib.import_module("runner.cli.supervise")._problem(command.arguments[1:]) is None
+        importlib.import_module("runner.cli.supervise").check(command.arguments[1:])
     elif module == "runner.runs":
         request.read(command.arguments)
     elif module.split(".")[0] == "runner":

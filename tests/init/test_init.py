@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import init as command
+from runner.cli.commands import run
 
 
 def test_a_project_is_named_as_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([str(tmp_path / "two-spirals")]) == 0
+    assert run("runner.cli.init", [str(tmp_path / "two-spirals")]) == 0
     folder = tmp_path / "two-spirals"
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {".gitignore", "README.md", "my_model.py", "my_data.py", "my_task.py", "test_two_spirals.py"} < names
@@ -22,13 +22,13 @@ def test_a_project_is_named_as_its_folder(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
-    assert command.main([str(tmp_path)]) == 0
+    assert run("runner.cli.init", [str(tmp_path)]) == 0
     assert (tmp_path / "my_data.py").is_file()
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    assert command.main([str(tmp_path)]) == 2
+    assert run("runner.cli.init", [str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert told == f"error: {tmp_path}: has files already; name a new folder, or an empty one\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
@@ -39,7 +39,7 @@ def test_an_invalid_name_is_an_error_of_one_line(
     given: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command.main([] if given is None else given.split("|")) == 2
+    assert run("runner.cli.init", [] if given is None else given.split("|")) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert ": " in told
@@ -50,5 +50,5 @@ def test_an_invalid_name_is_an_error_of_one_line(
 @pytest.mark.skipif(os.name == "nt", reason="needs a folder below a file")
 def test_a_folder_that_can_not_be_made_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert command.main([str(tmp_path / "file" / "mine")]) == 2
+    assert run("runner.cli.init", [str(tmp_path / "file" / "mine")]) == 2
     assert "can't be written (Not a directory)" in capsys.readouterr().err

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from runner import figures
+from runner.cli.commands import run
 from runner.cli.runs import compare as comparing
-from runner.cli.runs.command import main
 from runner.cli.runs.compare import best_first, table_of, varying
 from runner.cli.runs.records import (
     RunRecord,
@@ -201,7 +201,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def compare(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main(["compare", *arguments]) == code
+    assert run("runner.cli.runs.request", ["compare", *arguments]) == code
     said = capsys.readouterr()
     return said.err if code else said.out
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import supervise as command
+from runner.cli.commands import run as run_command
 from runner.cluster import restarts
 from runner.host.signals import TOGETHER_S
 from tests import forks
@@ -59,7 +59,7 @@ while len(received) < 2 and time.monotonic() < end:
 def test_an_invalid_command_line_is_one_line(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(arguments) == 2
+    assert run_command("runner.cli.supervise", arguments) == 2
     assert problem in capsys.readouterr().err
 
 
@@ -67,10 +67,10 @@ def test_a_command_that_is_killed_is_started_again(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(restarts, "FIRST_WAIT_S", 0.0)
     run = ["--", sys.executable, "-c", DIES, "2", *RUN]
-    assert command.main(run) == 0
+    assert run_command("runner.cli.supervise", run) == 0
     assert (tmp_path / "starts").read_text() == "3"
     (tmp_path / "starts").unlink()
-    assert command.main([*run[:-3], "9", *RUN, "cluster.restarts=1"]) == 128 + signal.SIGKILL
+    assert run_command("runner.cli.supervise", [*run[:-3], "9", *RUN, "cluster.restarts=1"]) == 128 + signal.SIGKILL
     assert (tmp_path / "starts").read_text() == "2"
 
 

@@ -3,7 +3,7 @@ import re
 import pytest
 from mlflow import MlflowClient
 
-from runner.cli.runs.command import main
+from runner.cli.runs.request import main
 from tests.tracking.server import Server
 
 
