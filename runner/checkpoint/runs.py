@@ -244,8 +244,8 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(file_locked(run.folder / LOCK, wait=False))
-        except HeldError as error:
-            problem = f"the run is in use by process {error.holder} ({run.folder})"
+        except HeldError:
+            problem = f"the run is in use by another process (`fuser {run.folder / LOCK}` names it)"
             raise passing(key, run.id, problem=problem, fix="wait for it or stop it") from None
         except OSError as error:
             problem = f"its folder {run.folder} can't be written ({error.strerror})"

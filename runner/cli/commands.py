@@ -30,7 +30,7 @@ def commands() -> dict[str, tuple[str, list[str]]]:
 
 
 def run(module: str, arguments: Sequence[str]) -> int:
-    """Runs `main(arguments)` of a module, a command without a config; returns the exit code, prints an error of ours."""
+    """Runs `main(arguments)` of a module, a command without a config, and prints its errors; returns the exit code."""
     try:
         code: int = import_module(module).main(arguments)
     except (ConfigError, TrackingError) as error:

@@ -13,18 +13,15 @@ from pathlib import Path
 
 # A person notices no wait this short, and a network file system is not asked often.
 _POLL_S = 0.2
-# Bytes of a process id: more digits are something else.
-_LONGEST_ID = 20
 # Errors of a lock that another process holds; which one depends on the system. Others mean that there are no locks.
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 
 
 class HeldError(RuntimeError):
-    """A lock that another process holds; `holder` is its id, or `(unknown)`."""
+    """A lock that another process holds."""
 
-    def __init__(self, holder: str) -> None:
-        super().__init__(f"process {holder} holds the lock")
-        self.holder = holder
+    def __init__(self) -> None:
+        super().__init__("another process holds the lock")
 
 
 @contextlib.contextmanager
@@ -49,18 +46,11 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "", *, wa
     try:
         while not _acquire(handle):
             if not wait:
-                raise HeldError(_holder(path))
+                raise HeldError
             if not has_waited:
-                say(f"{what}: waiting for process {_holder(path)}, which holds the lock")
+                say(f"{what}: waiting for another process, which holds the lock")
                 has_waited = True
             time.sleep(_POLL_S)
-        # On a full disk, or in another user's file, the id can't be written. The lock itself needs neither.
-        with contextlib.suppress(OSError):
-            content = os.pread(handle, _LONGEST_ID + 1, 0)
-            # Anything else is a file of the user's, such as `uv.lock` beside a folder `uv`.
-            if not content or (content.isdigit() and len(content) <= _LONGEST_ID):
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
     finally:
         # Closing alone would not free it while a forked child has the file open too.
@@ -81,17 +71,17 @@ def lock_until_exit(path: Path) -> int:
     handle = _open(path)
     if not _acquire(handle):
         os.close(handle)
-        raise HeldError(_holder(path))
+        raise HeldError
     return handle
 
 
 def _open(path: Path) -> int:
-    # The file is not always ours: through a link another file would be truncated, and opening a FIFO may wait.
+    # The file is not always ours: a link may lead elsewhere, and opening a FIFO may wait.
     safely = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | safely, 0o666)
     except PermissionError:
-        # Another user made the file: who may read it can lock it, and the process id in it is for people only.
+        # Another user made the file: who may read it can lock it.
         handle = os.open(path, os.O_RDONLY | safely)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -106,12 +96,3 @@ def _acquire(handle: int) -> bool:
     except OSError as error:
         return error.errno not in _BUSY
     return True
-
-
-def _holder(path: Path) -> str:
-    """Returns the process id in a lock file, or `(unknown)`."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = path.read_text()
-        if pid.isdigit():
-            return pid
-    return "(unknown)"

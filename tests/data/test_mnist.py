@@ -121,7 +121,7 @@ def test_two_runs_that_start_together_fetch_once_and_read_the_original_files(tmp
     results = [process.communicate(timeout=500) for process in [python(LOAD, job) for _ in range(2)]]
     assert results[0][0] == results[1][0]
     assert results[0][0].split()[1:] == ["60000", "10000"], results
-    assert "".join(error for _, error in results).count("waiting for process") == 1
+    assert "".join(error for _, error in results).count("waiting for another process") == 1
     assert [error.splitlines()[-1] for _, error in results] == ["[]", "[]"]
     for split, content in CONTENT.items():
         examples = load(DatasetConfig(data_dir=str(tmp_path), download=False, train=split)).train.arrays

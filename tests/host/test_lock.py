@@ -26,22 +26,21 @@ def _started(process: subprocess.Popen[str], line: str) -> str:
     return text
 
 
-def test_a_second_process_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp_path: Path) -> None:
+def test_a_second_process_says_once_that_it_waits_and_then_gets_the_lock(tmp_path: Path) -> None:
     first = python(HOLD, str(tmp_path / "lock"), "1.5")
     _started(first, "held")
     second = python(HOLD, str(tmp_path / "lock"), "0")
-    assert str(first.pid) in _started(second, "waiting for process")
+    _started(second, "mnist: waiting for another process")
     assert first.poll() is None
     assert second.communicate(timeout=20)[0].splitlines() == ["held", "left"]
     assert first.communicate(timeout=20)[0].splitlines() == ["left"]
 
 
-def test_what_may_not_wait_is_told_who_has_the_lock(tmp_path: Path) -> None:
+def test_what_may_not_wait_is_told_that_another_process_has_the_lock(tmp_path: Path) -> None:
     first = python(HOLD, str(tmp_path / "lock"), "600")
     _started(first, "held")
-    with pytest.raises(HeldError) as refused, locked(tmp_path / "lock", wait=False):
+    with pytest.raises(HeldError), locked(tmp_path / "lock", wait=False):
         pytest.fail("two hold it")
-    assert refused.value.holder == str(first.pid)
     first.kill()
     first.wait(10)
     for _ in range(2):
@@ -57,7 +56,5 @@ def test_what_is_no_lock_file_is_left_as_it_is(tmp_path: Path) -> None:
         pytest.fail("it is no lock")
     assert thesis.read_text() == "of the user"
     # A file of the same name, such as `uv.lock` beside `uv`, is locked and keeps its content.
-    for text in ("version = 1", "1" * 100 + "a"):
-        thesis.write_text(text)
-        with locked(thesis, wait=False):
-            assert thesis.read_text() == text
+    with locked(thesis, wait=False):
+        assert thesis.read_text() == "of the user"

@@ -88,7 +88,7 @@ def test_a_run_that_another_process_holds_stays(place: Path, capsys: pytest.Capt
     with runs.locked("resume", runs.find("resume", "held", place)[0]):
         assert command(place, "clean", "keep=0", "yes=true") == 1
     assert there(place) == {folder.name}
-    assert "error: could not clean run held: run=held: the run is in use by process" in capsys.readouterr().err
+    assert "error: could not clean run held: run=held: the run is in use by another process" in capsys.readouterr().err
 
 
 def test_what_is_not_ours_stays(place: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again_in_the_same_tr
 def test_of_two_starts_at_once_the_second_names_the_first(config: RunConfig, locks: ExitStack, tmp_path: Path) -> None:
     with locked(tmp_path / "exp1" / runs.LOCK, wait=False), pytest.raises(ConfigError) as raised:
         resume.open_previous(config, CONTENT, locks)
-    assert str(raised.value).startswith("name=exp1: the run is in use by process")
+    assert str(raised.value).startswith("name=exp1: the run is in use by another process")
     assert resume.open_previous(config, CONTENT, locks) is None, "the lock is free again"
 
 
