@@ -11,8 +11,8 @@ import pytest
 
 from runner import figures
 from runner.cli.commands import run
-from runner.cli.runs import compare as comparing
-from runner.cli.runs.compare import best_first, table_of, varying
+from runner.cli.runs import act
+from runner.cli.runs.act import best_first, table_of, varying
 from runner.cli.runs.records import (
     RunRecord,
     directions,
@@ -22,7 +22,7 @@ from runner.cli.runs.records import (
     results_of,
     verdict_of,
 )
-from runner.cli.sweep import report
+from runner.cli.sweep import run as sweep_run
 from runner.cluster.jobs import Job, Outcome
 from runner.cluster.membership import Membership
 from runner.tracking import start
@@ -132,8 +132,8 @@ def test_a_verdict_is_a_column_of_its_own(tmp_path: Path) -> None:
     sweep: Any = SimpleNamespace(
         parent=None, jobs=[Job(0, (), tmp_path)], outcomes={0: Outcome("failed")}, finished_runs={}
     )
-    (entry,) = report._entries(sweep)
-    assert report.table_of([entry], "eval/loss")["verdict"] == ["inconclusive"]
+    (entry,) = sweep_run._entries(sweep)
+    assert sweep_run.table_of([entry], "eval/loss")["verdict"] == ["inconclusive"]
 
 
 def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_curves_are_by_examples_where_batch_sizes_differ(
 ) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(figures, "save", lambda figure, _: drawn.append(figure.axes[0]))
-    monkeypatch.setattr(comparing, "history", lambda _, run_id, __: POINTS[run_id])
+    monkeypatch.setattr(act, "history", lambda _, run_id, __: POINTS[run_id])
     runs = [RunRecord(name, name, "FINISHED", {SIZE: size}, {}) for name, size in sizes.items()]
     store: Any = None
-    assert comparing.draw_curves(Path("x.png"), store, runs, ["eval/loss"]) == bool(steps)
+    assert act.draw_curves(Path("x.png"), store, runs, ["eval/loss"]) == bool(steps)
     assert [axes.get_xlabel() for axes in drawn] == [label] * bool(steps)
     assert [list(line.get_xdata()) for axes in drawn for line in axes.lines] == steps
 

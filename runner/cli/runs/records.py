@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -70,7 +69,7 @@ def from_run(run: Run) -> RunRecord:
     values: dict[str, float] = {}
     for point in run.data.to_proto().metrics:
         if not is_placeholder(point):
-            values[point.key] = recorded(point.value)
+            values[point.key] = point.value
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],
@@ -157,13 +156,6 @@ def pick(which: str, records: Sequence[RunRecord]) -> RunRecord:
     raise invalid("run", which, problem=problem, fix="set run=latest or run=<id>")
 
 
-def recorded(value: float) -> float:
-    """Returns a metric as it was logged: MLflow's databases store an infinity as the largest float."""
-    if abs(value) == sys.float_info.max:
-        return math.copysign(math.inf, value)
-    return value
-
-
 def results_of(folder: Path) -> dict[str, float]:
     """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`; none if it is not whole."""
     try:
@@ -197,7 +189,7 @@ def is_placeholder(point: Metric) -> bool:
 def history(store: Store, run_id: str, metric: str) -> list[tuple[int, float]]:
     """Returns a metric's points as (step, value), by step."""
     points = store.client.get_metric_history(run_id, metric)
-    return sorted((point.step, recorded(point.value)) for point in points if not is_placeholder(point))
+    return sorted((point.step, point.value) for point in points if not is_placeholder(point))
 
 
 def directions(records: Sequence[RunRecord]) -> dict[str, str]:
