@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from omegaconf import DictConfig
 from rich.table import Table
@@ -30,60 +29,6 @@ from runner.train.saved import evaluated, open_saved, place_of, prepared, restor
 
 # Rows of a table that are printed, about a screenful; evaluate.json has all.
 _MAX_ROWS = 40
-
-
-@dataclass(frozen=True)
-class EvaluationReport:
-    """An evaluation of a split (a name or an expression) by a checkpoint: its metrics and the task's tables."""
-
-    run: str
-    step: int
-    dataset: str
-    split: str
-    mesh: str
-    metrics: Mapping[str, float]
-    examples: int
-    tables: Mapping[str, TaskTable]
-
-    def logged(self, place: str) -> dict[str, float]:
-        """Returns the metrics and the number of examples, named `evaluate/<place>/...`."""
-        totals = {**self.metrics, "examples": float(self.examples)}
-        return {f"evaluate/{place}/{name}": value for name, value in totals.items()}
-
-    def totals(self) -> list[tuple[str, str]]:
-        """Returns the rows of the table of totals."""
-        rows = [
-            ("run", self.run),
-            ("checkpoint of step", f"{self.step:,}"),
-            ("split", f"{self.split} of {self.dataset}"),
-            ("mesh", self.mesh),
-            ("examples", f"{self.examples:,}"),
-        ]
-        rows += [(name, shown(value)) for name, value in self.metrics.items()]
-        return rows
-
-    def printed(self) -> list[Table]:
-        """Returns the task's tables for the terminal; of a long one the first rows."""
-        tables: list[Table] = []
-        for title, (columns, rows) in self.tables.items():
-            table = Table(*columns, title=title if len(self.tables) > 1 else None)
-            for row in rows[:_MAX_ROWS]:
-                table.add_row(*map(_cell, row))
-            if len(rows) > _MAX_ROWS:
-                table.caption = f"the first {_MAX_ROWS} of {len(rows)}; all: evaluate.json"
-            tables.append(table)
-        return tables
-
-    def write(self, folder: Path) -> Path:
-        """Writes evaluate.json; returns its path."""
-        tables: dict[str, list[dict[str, Cell]]] = {}
-        for title, (columns, rows) in self.tables.items():
-            tables[title] = [dict(zip(columns, row, strict=True)) for row in rows]
-        # The metrics are at the top level too, which is where scripts look for them.
-        content = {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
-        path = folder / "evaluate.json"
-        path.write_text(json.dumps(content, indent=1) + "\n")
-        return path
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -124,29 +69,36 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     task_report = Report({}, {})
     with spared("the task's tables and pictures"):
         task_report = task.report(evaluation, source, split)
-    report = EvaluationReport(
-        run=saved.run.id,
-        step=saved.checkpoint.step,
-        dataset=data.name,
-        split=split,
-        mesh=mesh.describe(config.mesh.axes),
-        metrics=evaluation.metrics,
-        examples=evaluation.examples,
-        tables=task_report.tables,
-    )
+    step = saved.checkpoint.step
+    description = mesh.describe(config.mesh.axes)
+    found = dict(evaluation.metrics)
     console.print_lines(device_lines)
-    for table in report.printed():
+    for table in printed(task_report.tables):
         console.print(table)
-    console.print(result_table(report.totals()))
-
-    files = [folder / CONFIG, report.write(folder)]
+    totals = [
+        ("run", saved.run.id),
+        ("checkpoint of step", f"{step:,}"),
+        ("split", f"{split} of {data.name}"),
+        ("mesh", description),
+        ("examples", f"{evaluation.examples:,}"),
+    ]
+    totals += [(name, shown(value)) for name, value in found.items()]
+    console.print(result_table(totals))
+    tables: dict[str, list[dict[str, Cell]]] = {}
+    for title, (columns, rows) in task_report.tables.items():
+        tables[title] = [dict(zip(columns, row, strict=True)) for row in rows]
+    about = {"run": saved.run.id, "step": step, "dataset": data.name, "split": split, "mesh": description}
+    # The metrics are at the top level too, which is where scripts look for them.
+    content = {**about, **found, "metrics": found, "examples": evaluation.examples, "tables": tables}
+    files = [folder / CONFIG, folder / "evaluate.json"]
+    files[-1].write_text(json.dumps(content, indent=1) + "\n")
     for name, write in task_report.files.items():
         with spared(str(folder / name)):
             write(folder / name)
             files.append(folder / name)
     place = place_of(config.dataset, saved, split)
-    step = saved.checkpoint.step
-    store.log_metrics(step, report.logged(place))
+    points = {**found, "examples": float(evaluation.examples)}
+    store.log_metrics(step, {f"evaluate/{place}/{name}": value for name, value in points.items()})
     for path in files:
         store.log_artifact(path, f"evaluate/{place}/step-{step:09d}")
     console.print_lines([f"files: {folder}", *store.describe()])
@@ -167,6 +119,19 @@ def _chosen(config: DatasetConfig, split: str, data: Dataset) -> tuple[DataSourc
     if split == "test":
         return data.test, config.test or split
     return data.test, split
+
+
+def printed(tables: Mapping[str, TaskTable]) -> list[Table]:
+    """Returns a task's tables for the terminal; of a long one the first rows."""
+    shown_tables: list[Table] = []
+    for title, (columns, rows) in tables.items():
+        table = Table(*columns, title=title if len(tables) > 1 else None)
+        for row in rows[:_MAX_ROWS]:
+            table.add_row(*map(_cell, row))
+        if len(rows) > _MAX_ROWS:
+            table.caption = f"the first {_MAX_ROWS} of {len(rows)}; all: evaluate.json"
+        shown_tables.append(table)
+    return shown_tables
 
 
 def _cell(value: Cell) -> str:

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from omegaconf import DictConfig
 
-from runner.checkpoint.resume import Previous
 from runner.checkpoint.runs import SavedRun
 from runner.cluster.team import current
 from runner.config.convert import resolved
-from runner.config.schema import DatasetConfig, ExportConfig, MeshConfig, RunConfig, TaskConfig
+from runner.config.schema import DatasetConfig, ExportConfig, RunConfig, TaskConfig
 from runner.console import Console
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
@@ -34,7 +33,7 @@ from runner.host.paths import outputs_dir
 from runner.layout import mesh
 from runner.layout.paths import ema_path, is_variable
 from runner.task.base import DataSpec, Task
-from runner.tracking import Tracker, attach
+from runner.tracking import attach
 from runner.tracking.records import figure_tags
 from runner.train.display import result_table
 from runner.train.export.check import BATCH, TOLERANCE, Difference, check
@@ -110,7 +109,17 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             saved_model = unfinished / SAVED_MODEL if has_tensorflow else None
             compared = check(saved_model, keras, served, examples, outputs, native_log, batch)
         count = len(next(iter(examples.values())))
-        console.print(result_table(_result_rows(config.mesh, saved, data, count, compared)))
+        rows = [
+            ("run", saved.run.id),
+            ("checkpoint of step", f"{saved.checkpoint.step:,}"),
+            ("mesh of the run", mesh.describe(config.mesh.axes)),
+            ("split", f"{data.selection.get('test', 'test')}, {count:,} examples"),
+        ]
+        for name, differences in compared.items():
+            if not differences:
+                rows.append((name, "not compared: each call draws random numbers again"))
+            rows += [(f"{name}, {answer}", str(difference)) for answer, difference in differences.items()]
+        console.print(result_table(rows))
         raise_if_different(compared)
         left_out = []
         if no_keras is not None:
@@ -136,7 +145,14 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         if (target / name).exists():
             console.print_lines([str(target / name)])
     console.print_lines([f"left out {line}" for line in left_out])
-    _record(store, target, compared)
+    figures: dict[str, float] = {}
+    for name, difference in next(iter(compared.values())).items():
+        if not difference.exact:
+            figures[f"export/{name}_difference"] = difference.largest
+    store.set_tags(figure_tags(figures))
+    for path in (target / RECORD, target / TOKENIZER):
+        if path.is_file():
+            store.log_artifact(path, "export")
     uri = store.log_model(
         lambda where, run_id: log.log_model(
             where, run_id, plain, served, examples, name="export", step=saved.checkpoint.step, convert=convert
@@ -203,26 +219,6 @@ class WeightsInUse(Mapping[str, Array]):
         return sum(1 for _ in self)
 
 
-def _result_rows(
-    config: MeshConfig,
-    saved: Previous,
-    data: Dataset,
-    examples: int,
-    compared: Mapping[str, Mapping[str, Difference]],
-) -> list[tuple[str, str]]:
-    rows = [
-        ("run", saved.run.id),
-        ("checkpoint of step", f"{saved.checkpoint.step:,}"),
-        ("mesh of the run", mesh.describe(config.axes)),
-        ("split", f"{data.selection.get('test', 'test')}, {examples:,} examples"),
-    ]
-    for name, differences in compared.items():
-        if not differences:
-            rows.append((name, "not compared: each call draws random numbers again"))
-        rows += [(f"{name}, {answer}", str(difference)) for answer, difference in differences.items()]
-    return rows
-
-
 def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None:
     """Raises EngineError if an export differs from the run, or if there is none."""
     if not compared:
@@ -234,17 +230,6 @@ def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None
                 f"{name} differs from the run: {', '.join(unequal)}; floats must agree to {TOLERANCE:g} of the "
                 "largest value, and integers exactly; nothing was written"
             )
-
-
-def _record(store: Tracker, target: Path, compared: Mapping[str, Mapping[str, Difference]]) -> None:
-    figures: dict[str, float] = {}
-    for name, difference in next(iter(compared.values())).items():
-        if not difference.exact:
-            figures[f"export/{name}_difference"] = difference.largest
-    store.set_tags(figure_tags(figures))
-    for path in (target / RECORD, target / TOKENIZER):
-        if path.is_file():
-            store.log_artifact(path, "export")
 
 
 def target_folder(config: ExportConfig, run: SavedRun) -> Path:
