@@ -26,12 +26,9 @@ _PROMPT = "generate.prompt"
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Continues a prompt and prints the text.
+    """Continues a prompt with a run's language model, and prints the text; raises as training does.
 
-    Raises:
-      ConfigError: there is no such run or checkpoint, it is of another model or no language model, or the prompt
-        can't be continued.
-      DataError, EngineError, Interrupted: as in training.
+    A ConfigError also says that there is no such run or checkpoint, or that the prompt can't be continued.
     """
     console = Console()
     team = current()

@@ -94,10 +94,7 @@ def _claimed_together(composed: DictConfig) -> Path:
 
 
 def _launched(cluster: ClusterConfig, on: MeshConfig, command: Sequence[str], lines: Sequence[str]) -> int:
-    """Starts the processes of a run on this machine, again after a loss; returns their exit code.
-
-    `lines` are printed before each start.
-    """
+    """Prints lines and starts a run's processes on this machine, again after a loss; returns their exit code."""
     count = int(cluster.processes or 1)
     gpus: list[str] = []
     if on.device == "gpu":
@@ -119,12 +116,7 @@ def _launched(cluster: ClusterConfig, on: MeshConfig, command: Sequence[str], li
 
 
 def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:
-    """Returns a typed command line that resumes the same run at each start: that of `resume=latest` may change.
-
-    Args:
-      command: as typed.
-      resumed: the config's `resume`, which is the folder of the run that was found.
-    """
+    """Returns a typed command line with the folder of the run that was found: that of `resume=latest` may change."""
     if resumed is None or resumed == AUTO:
         return list(command)
     fixed = f"{_RESUME}={quoted(resumed)}"
@@ -132,10 +124,7 @@ def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:
 
 
 def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> dict[str, object]:
-    """Returns what is compared when the processes of a run meet.
-
-    Processes that differ in one of these would compute different steps, or wait for each other for ever.
-    """
+    """Returns what the processes of a run compare when they meet: else they could wait for each other for ever."""
     agreed: dict[str, object] = {"the command": command_module()}
     paths = import_paths(config.model, config.optimizer, config.dataset, config.task, config.trainer)
     agreed["the version of the program, or of the config's own modules,"] = code_version(paths)

@@ -68,12 +68,7 @@ def show(
 ) -> None:
     """Prints a table; if the terminal is too narrow, the last metrics are dropped first, then the last keys.
 
-    Args:
-      titles: of the columns.
-      rows: of cells.
-      heading: above the table.
-      numeric: indices of the columns of numbers.
-      best: index of the highlighted row.
+    `numeric` are indices of the columns of numbers, and `best` is that of the highlighted row.
     """
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:

@@ -33,12 +33,7 @@ _TPUS = {
 
 @dataclass(frozen=True)
 class Accelerators:
-    """The accelerators of one kind, `gpu` or `tpu`, that this process may use.
-
-    Attributes:
-      count: as devices of a mesh.
-      model: of all of them; empty if it is not known, or if there are several models.
-    """
+    """Accelerators of one kind that this process may use, as devices of a mesh; no `model`: unknown, or several."""
 
     kind: str
     count: int
@@ -62,9 +57,7 @@ def counted(count: int, kind: str, model: str = "") -> str:
 
 def find(kind: str) -> Accelerators:
     """Returns the accelerators of a kind, `gpu` or `tpu`, that exist and are not hidden from this process."""
-    if kind == GPU:
-        return _gpus()
-    return _tpus()
+    return _gpus() if kind == GPU else _tpus()
 
 
 def _gpus() -> Accelerators:

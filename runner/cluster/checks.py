@@ -14,11 +14,7 @@ _IDLE = {"single": ("processes", "index", "coordinator"), "local": ("index", "co
 
 
 def check(config: ClusterConfig, on: MeshConfig, resume: str | None) -> None:
-    """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
-
-    Raises:
-      ConfigError: the first problem.
-    """
+    """Checks that the processes can share the devices of the mesh evenly; its axes are settled. Raises ConfigError."""
     for key in _IDLE.get(config.name, ()):
         value = getattr(config, key)
         if value is not None:
@@ -27,12 +23,10 @@ def check(config: ClusterConfig, on: MeshConfig, resume: str | None) -> None:
     count = place.count(config)
     devices = mesh.size(on.axes)
     if devices % count:
-        raise invalid(
-            "cluster.processes",
-            count,
-            problem=f"must divide the {devices} devices of the mesh ({mesh.describe(on.axes)})",
-            fix=f"set cluster.processes={_nearest_divisor(devices, count)}, or choose another mesh",
-        )
+        nearest = max(divisor for divisor in range(1, min(devices, count) + 1) if devices % divisor == 0)
+        problem = f"must divide the {devices} devices of the mesh ({mesh.describe(on.axes)})"
+        fix = f"set cluster.processes={nearest}, or choose another mesh"
+        raise invalid("cluster.processes", count, problem=problem, fix=fix)
     if config.restarts and command_module() == _TRAINS:
         _check_restarts(config, resume)
     if count > 1 and mesh.device_kind(on) == "tpu":
@@ -52,12 +46,8 @@ def _check_restarts(config: ClusterConfig, resume: str | None) -> None:
         where = f"cluster={config.name}"
         if config.name == "local":
             where += " with a single process"
-        raise invalid(
-            key,
-            value,
-            problem=f"{where} has nothing that starts the run again",
-            fix="write python -m runner.supervise -- before the command",
-        )
+        problem = f"{where} has nothing that starts the run again"
+        raise invalid(key, value, problem=problem, fix="write python -m runner.supervise -- before the command")
     # The folders above the run's may have an @ in their names.
     names_checkpoint = "@" in resume.rpartition("/")[2]
     if names_checkpoint and starts_itself:
@@ -75,8 +65,3 @@ def machines(config: ClusterConfig, kind: str) -> int:
     is_local = config.name == "local"
     sees_all = kind == "cpu" or place.from_launcher() is None
     return 1 if is_local and sees_all else count
-
-
-def _nearest_divisor(devices: int, count: int) -> int:
-    """Returns the largest divisor of `devices` up to `count`."""
-    return max(divisor for divisor in range(1, min(devices, count) + 1) if devices % divisor == 0)

@@ -44,16 +44,10 @@ Message = Mapping[str, Any]
 
 @dataclass
 class _Peer:
-    """A process that joins or has joined.
-
-    Attributes:
-      writer: to it.
-      about: its host, process id, and what it must agree on with process 0.
-      heard_at: time of its last message.
-      has_left: it has said that it leaves, or is lost.
-    """
+    """A process that joins or has joined; it `has_left` if it has said so, or is lost."""
 
     writer: asyncio.StreamWriter
+    # Its host, its process id, and what it must agree on with process 0.
     about: Mapping[str, Any] = field(default_factory=dict)
     heard_at: float = field(default_factory=time.monotonic)
     has_left: bool = False
@@ -138,12 +132,7 @@ class Coordinator:
         await self._hear(reader, writer)
 
     async def _proved(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        """Verifies that the other side knows the secret; returns what proves it to the other side.
-
-        Raises:
-          DeniedError: the other side does not know the secret.
-          ValueError: it has sent too much.
-        """
+        """Verifies the other side's secret, and returns what proves ours; raises DeniedError or ValueError."""
         challenge = secrets.token_hex(messages.NONCE)
         writer.write(messages.encoded({"challenge": challenge}))
         said = messages.greeting(await reader.readline())

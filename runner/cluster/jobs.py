@@ -36,13 +36,7 @@ def jobs_text(count: int) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a sweep, numbered from 0.
-
-    Attributes:
-      overrides: its own command line, without what concerns Hydra or the sweep.
-      varied: the keys that the sweep varies, with this job's values.
-      gpus: how many it computes on.
-    """
+    """One job of a sweep, numbered from 0: its overrides, its values of what varies, and how many GPUs it takes."""
 
     number: int
     overrides: tuple[str, ...]
@@ -151,16 +145,10 @@ def run_jobs(
     max_parallel: int,
     gpus: Sequence[str] = (),
 ) -> None:
-    """Runs every job to its end.
+    """Runs every job to its end, unless `goes_on` returns that no other may start.
 
-    Args:
-      jobs: is asked for the next one only when there is room, so that a search may choose it late.
-      start: starts a job on GPUs of its own.
-      ended: gets each outcome.
-      stop: notes signals.
-      goes_on: returns whether another job may start.
-      max_parallel: jobs at a time.
-      gpus: entries of CUDA_VISIBLE_DEVICES. A job waits until as many as it computes on are free; empty: it does not.
+    `jobs` is asked for the next one only when there is room, so that a search may choose it late. `gpus` are entries
+    of CUDA_VISIBLE_DEVICES: a job waits until as many as it computes on are free. Without any, it does not.
 
     Raises:
       Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.

@@ -64,12 +64,9 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 def run(
     command: Sequence[str], count: int, environment: Mapping[str, str], gpus: Sequence[str] = (), device: str = ""
 ) -> int:
-    """Runs a command, without its interpreter, as several processes until all have ended.
+    """Runs a command, without its interpreter, as several processes, which divide the GPUs, until all have ended.
 
-    The GPUs are divided between them; without any, they compute on CPUs.
-
-    Returns:
-      The exit code: process 0's, 1 if that was killed; 128 + n if signal n came to the processes.
+    Returns the exit code: process 0's, 1 if that was killed; 128 + n if signal n came to the processes.
 
     Raises:
       Interrupted: a signal came to this process, and has ended them.

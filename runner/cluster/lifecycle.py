@@ -44,13 +44,9 @@ def launches(config: ClusterConfig) -> bool:
 
 
 def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
-    """Joins the other processes of the config, if it has several; returns when all have joined.
+    """Joins the other processes of the config, if it has several; raises as `secret.token` and `Member.join` do.
 
     `agrees` are settings that must be equal in all, by name.
-
-    Raises:
-      ConfigError: there is no secret.
-      ProcessError: a process is missing, or has different settings.
     """
     place = find(config)
     if place is None:

@@ -323,12 +323,7 @@ class Member(Team):
         return values
 
     def _awaited(self, key: str, given_up: Callable[[], bool] | None) -> Any:
-        """Waits for the value of a key and removes it.
-
-        Raises:
-          ProcessError: the run has ended, or the value is given up.
-          Interrupted: the run was ended by a signal.
-        """
+        """Waits for the value of a key and removes it; raises as `Team.broadcast` does."""
         with self._heard:
             while key not in self._values and self._ended is None:
                 if given_up is not None and given_up():

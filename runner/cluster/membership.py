@@ -23,13 +23,7 @@ _LONGEST_NUMBER = 8
 
 @dataclass(frozen=True)
 class Membership:
-    """What a job knows of the sweep that it belongs to.
-
-    Attributes:
-      parent_run_id: the sweep's run; None where nothing is recorded.
-      job: its number in the sweep.
-      varied: what varies, with this job's values.
-    """
+    """What a job knows of its sweep: the sweep's run, if that is recorded, its own number, and its values."""
 
     parent_run_id: str | None
     job: int

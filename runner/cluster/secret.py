@@ -25,13 +25,9 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def token(place: Place) -> str:
-    """Returns the secret of a run's processes.
+    """Returns the launcher's secret, or the user's combined with the scheduler's job; raises ConfigError.
 
-    It is the launcher's, or the user's combined with the scheduler's job, so that two jobs that use the same port
-    reject each other's processes.
-
-    Raises:
-      ConfigError: there is none, its length is wrong, or others can read its file.
+    So two jobs that use the same port reject each other's processes.
     """
     if place.token:
         return place.token
@@ -50,11 +46,7 @@ def token(place: Place) -> str:
 
 
 def _of_home() -> tuple[Path, bytes]:
-    """Returns the file in the user's home directory, which the first run that needs it creates, and its secret.
-
-    Raises:
-      ConfigError: the file can't be made or read, or others can read it.
-    """
+    """Returns the file in the user's home directory, which the first run that needs it creates, and its secret."""
     try:
         folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "runner"
         path = folder / "cluster-secret"

@@ -1,21 +1,16 @@
 """Timeouts of several processes that fail or end, in seconds, and why each is longer than the one before it.
 
-    BEAT_S        1      every process sends a sign of life this often
-    SILENCE_S    15      one that is silent for longer is lost: the coordinator tells the others that the run ends
-    MAIN_THREAD_S + RECORD_S    5 + 25      a process that hears of the end ends itself, or is ended by its own thread
-    GRACE_S      45      the launcher kills whatever is left
-
 A loss is thus reported by whoever knows most about it, and no record of a run's end is cut short.
 """
 
 from __future__ import annotations
 
-# Many times per SILENCE_S, so that one late beat means nothing. A beat is 17 bytes, so more would cost nothing but
-# gain nothing either.
+# Between two signs of life of a process: many times per SILENCE_S, so that one late beat means nothing. A beat is 17
+# bytes, so more would cost nothing but gain nothing either.
 BEAT_S = 1.0
 
-# A process that lives may be silent for seconds: on a machine whose cores are all busy, its threads wait for their
-# turn.
+# After which a silent process is lost, and the others are told that the run ends. One that lives may be silent for
+# seconds: on a machine whose cores are all busy, its threads wait for their turn.
 SILENCE_S = 15.0
 
 # A connection must prove that it knows the secret within this time, on a machine whose cores are all busy, too.

@@ -73,7 +73,7 @@ def test_help_of_a_group_shows_options_and_commented_keys(capsys: pytest.Capture
     assert of_command.main(["--help", "optimizer=sgd"]) == 0
     assert "  optimizer.momentum=" in capsys.readouterr().out
     for word, fix in (("optimizr", "mean optimizer?"), ("pln", "mean plan?"), ("mesh=4", "mesh=batch4?")):
-        assert of_command.main([word]) == 2
+        assert run("runner.cli.help", [word]) == 2
         assert fix in capsys.readouterr().err
 
 

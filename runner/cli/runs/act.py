@@ -47,12 +47,7 @@ _NOT_COMPARED = ("tracking.", "sweep.", "trainer.progress", "cluster.restart")
 
 
 def run(request: Request) -> int:
-    """Does what a command line asks for; returns the process's exit code.
-
-    Raises:
-      ConfigError: a run or sweep that it names does not exist.
-      TrackingError: the store can't be used.
-    """
+    """Does what a command line asks for; returns the process's exit code. Raises ConfigError or TrackingError."""
     store = open_existing(request.uri)
     if request.action == "compare":
         return _compare(store, request)
@@ -70,11 +65,7 @@ def run(request: Request) -> int:
 
 
 def open_existing(uri: str | None) -> Store | None:
-    """Opens the tracking store; None if there is none, which is not created, or if `uri` is none.
-
-    Raises:
-      TrackingError: it can't be used.
-    """
+    """Opens the tracking store; None if there is none, which is not created, or if `uri` is none."""
     if uri == _NO_STORE:
         return None
     path = sqlite_path(tracking_uri(uri, project_root()))

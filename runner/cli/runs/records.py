@@ -41,13 +41,10 @@ _SUGGESTIONS = 3
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run: the params of its page, the last value of each metric.
+    """A run: the params of its page, the last value of each metric, and its checkpoints.
 
-    Attributes:
-      run_id: its id; without one it left neither a page nor checkpoints.
-      status: one of MLflow's, or UNFINISHED if only its checkpoints show that it did not finish.
-      started: in seconds since 1970, as is `ended`, which is the start if the end is unknown.
-      saved: its checkpoints.
+    The status is one of MLflow's, or UNFINISHED if only its checkpoints show that it did not finish. Times are in
+    seconds since 1970; an unknown end is the start. Without an id it left neither a page nor checkpoints.
     """
 
     run_id: str

@@ -174,12 +174,10 @@ class Entry:
 
 
 def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool:
-    """Ends a sweep: prints, writes and records its report; returns whether every job passed.
+    """Ends a sweep, which `error` may have ended early: prints, writes and records its report.
 
-    Args:
-      sweep: its jobs have ended, or never began.
-      error: what ended the sweep early.
-      draw: draws the pictures of a search into a folder and returns their paths; None: the sweep is a grid.
+    `draw` draws the pictures of a search into a folder and returns their paths; None: the sweep is a grid. It returns
+    whether every job passed.
     """
     entries = _entries(sweep)
     statuses = [entry.outcome.status for entry in entries]

@@ -156,22 +156,14 @@ def _overrides_of(params: Mapping[str, object]) -> list[str]:
 
 
 def space_of(overrides: Sequence[Override]) -> dict[str, BaseDistribution]:
-    """Returns the distribution of each key that is swept.
-
-    Raises:
-      ConfigError: Optuna can't search a range.
-    """
+    """Returns the distribution of each key that is swept."""
     return {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
 
 
 def distribution(override: Override) -> BaseDistribution:
     """Returns the distribution of a sweep override: values, a range or an interval; `tag(log, ...)` for log-uniform.
 
-    Args:
-      override: as `dataset.batch_size=64,128` or `optimizer.learning_rate=tag(log,interval(1e-4,1e-1))`.
-
-    Raises:
-      ConfigError: Optuna can't search the range.
+    It raises ConfigError if Optuna can't search the range.
     """
     value = override.value()
     try:

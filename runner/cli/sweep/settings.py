@@ -31,22 +31,15 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a sweep is.
-
-    Attributes:
-      module: the command.
-      group: the `sweep` group, with metric and direction settled.
-      overrides: those of a preset, then those of the command line.
-      varied: keys that vary, with the values as typed.
-    """
+    """What a sweep is; its `module` is the command."""
 
     module: str
-    group: SweepConfig
+    group: SweepConfig  # with metric and direction settled
     tracking: TrackingConfig
     launcher: ProcessLauncher
     sweeper: GridSweeper | SearchSweeper
-    overrides: tuple[Override, ...]
-    varied: dict[str, str]
+    overrides: tuple[Override, ...]  # those of a preset, then those of the command line
+    varied: dict[str, str]  # keys that vary, with the values as typed
     folder: Path
 
     @property

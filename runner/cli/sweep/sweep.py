@@ -36,6 +36,7 @@ from runner.tracking.start import mark_dead_runs
 from runner.tracking.store import KIND_TAG, Store, find_sweep, open_tracking, search
 
 _FOLDER = "sweep"  # of its artifacts
+_FINISHED = "FINISHED"
 # What identifies a job's run: the keys and values that its sweep varies. Two short names may be alike.
 Values = frozenset[tuple[str, str]]
 _SUBDIR = "hydra.sweep.subdir"
@@ -116,12 +117,7 @@ class Sweep:
     """
 
     def __init__(self, settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Sequence[str]) -> None:
-        """Claims the sweep's folder, makes its run or resumes it, and reads which jobs are finished already.
-
-        Raises:
-          ConfigError: the folder has files that no sweep wrote.
-          TrackingError: the store can't be used.
-        """
+        """Claims the sweep's folder, makes its run or resumes it, and reads which jobs are finished already."""
         self.settings = settings
         self.config = config
         self.flags = flags
@@ -144,7 +140,7 @@ class Sweep:
             if settings.group.resume:
                 for run in reversed(self.parent.children()):  # oldest first: the newest run of a job counts
                     values = values_of(run.data.tags)
-                    if values not in self._earlier or not _has_finished(self._earlier[values]):
+                    if values not in self._earlier or self._earlier[values].info.status != _FINISHED:
                         self._earlier[values] = run
 
     def add(self, overrides: Sequence[str], number: int) -> Job:
@@ -172,7 +168,7 @@ class Sweep:
         earlier = self._earlier.get(values_of(varied_tags(job.varied)))
         # Done, even where the command line has more overrides now: what is added (`trainer.on_nan=continue`) is for
         # the jobs that are left.
-        if earlier is not None and _has_finished(earlier):
+        if earlier is not None and earlier.info.status == _FINISHED:
             self.finished_runs[number] = earlier
             self.outcomes[number] = Outcome("skipped", note=f"finished before, as run {earlier.info.run_id}")
             return None
@@ -185,10 +181,6 @@ class Sweep:
             job = replace(job, overrides=(*job.overrides, *resuming))
         self.jobs[-1] = job
         return job
-
-
-def _has_finished(run: Run) -> bool:
-    return str(run.info.status) == "FINISHED"
 
 
 def _checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Place) -> list[str]:
