@@ -51,10 +51,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     """Returns a command line, as typed, with the recorded overrides of the run that it names.
 
     A key that is typed again replaces the recorded one, and an option of a group replaces the recorded keys of that
-    group.
-
-    Raises:
-      ConfigError: there is no such run, it can't be used like this, or its record sets what a record may not set.
+    group. A ConfigError says that there is no such run, or why it or its record can't be used.
     """
     named = {key: value_of(arguments, key) for key in KEYS if value_of(arguments, key)}
     if not named:
@@ -93,10 +90,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
 def _check_url(key: str, value: str) -> None:
     """Rejects a URL that can't name a folder of an object store; raises ConfigError."""
-    if urls.is_url(value):
-        problem = urls.problem(value)
-        if problem is not None:
-            raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
+    problem = urls.problem(value) if urls.is_url(value) else None
+    if problem is not None:
+        raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
 
 
 def recorded_overrides() -> list[str]:

@@ -112,11 +112,7 @@ def _leave(why: str) -> None:
 
 
 def claim(folder: Place, number: int) -> None:
-    """Claims an attempt: of several processes that have read the same record, one succeeds.
-
-    Raises:
-      PassingError: another process has it.
-    """
+    """Claims an attempt: of several processes that have read the same record, all but one raise a PassingError."""
     path = folder / f"{CLAIM}{number}"
     data = json.dumps(process.identity()).encode()
     files.make_folder(folder)
@@ -144,9 +140,6 @@ def begin(
 
     `mesh` are its axes and sizes in words, and `folder` is the run's own. `locks` gets a lock on a new run. As it is
     closed, after the run's tracker, it ends the run's record with the reason that ends the command.
-
-    Raises:
-      ConfigError: another process has begun an attempt at the same time.
     """
     start = 0 if previous is None else previous.checkpoint.step
     journals: list[Journal] = []

@@ -133,11 +133,9 @@ def opened(path: Place, largest: int) -> Iterator[BufferedReader | BufferedRando
     The copy has no name, so the system removes it when it is closed or the process ends in any way. It is in the
     user's cache: the temporary folder is often in memory, and a checkpoint may be larger than that.
 
-    Raises:
-      DamagedError: it is missing, too large or can't be read. A link would lead out of the folder, and opening a FIFO
-        blocks until somebody writes into it, so these are rejected too.
-      StoreError: the store does not answer, or the disk is full. That is no damage, for which a run would continue
-        from an earlier checkpoint.
+    A DamagedError says that it is missing, too large or can't be read. A link would lead out of the folder, and a FIFO
+    blocks until somebody writes into it, so these are rejected too. A StoreError (no answer, or a full disk) is no
+    damage, for which a run would continue from an earlier checkpoint.
     """
     try:
         file: BufferedReader | BufferedRandom
@@ -239,11 +237,6 @@ def _write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def write_json(path: Place, content: Mapping[str, object]) -> None:
-    """Writes a small file as `write` does."""
-    write(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def write_pieces(path: Place, pieces: Iterator[memoryview]) -> None:

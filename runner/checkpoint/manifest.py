@@ -135,9 +135,7 @@ def write(folder: Place, content: dict[str, Any]) -> None:
 def read(folder: Place) -> Manifest:
     """Returns the manifest of a checkpoint; the files of its arrays are not looked at.
 
-    Raises:
-      DamagedError: the manifest is missing, corrupted, invalid, or not of the step in the folder's name.
-      ConfigError: this version does not know its format.
+    It raises DamagedError, or ConfigError for a format that this version does not know.
     """
     path = folder / NAME
     if not files.is_folder(folder):

@@ -39,14 +39,9 @@ class Checkpoint(Mapping[str, Array]):
     """
 
     def __init__(self, folder: Place, *, trusted: bool = False) -> None:
-        """Opens and verifies a checkpoint; of the files of one in a store, it makes copies.
+        """Opens and verifies a checkpoint, and copies the files of one in a store; raises as `manifest.read` does.
 
         `trusted` skips the SHA-256 of local files, because another process of the run has verified them.
-
-        Raises:
-          DamagedError: a file is missing or corrupted, or the manifest is invalid.
-          ConfigError: this version does not know the format.
-          OSError: the store does not answer.
         """
         self.folder = folder
         content = manifest.read(folder)

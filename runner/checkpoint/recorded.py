@@ -54,10 +54,8 @@ def why_foreign(folder: Place, name: str) -> str:
 def checked(source: str, foreign: str, arguments: list[str]) -> list[str]:
     """Returns the recorded overrides to apply, without those that are typed again.
 
-    `source` is what the user typed to name the record, such as `resume=<folder>`; for `foreign` see `why_foreign`.
-
-    Raises:
-      ConfigError: an override sets what a foreign record may not set; names it and the fix.
+    `source` is what the user typed to name the record, such as `resume=<folder>`; for `foreign` see `why_foreign`. A
+    ConfigError names an override that a foreign record may not set.
     """
     if not foreign:
         return arguments

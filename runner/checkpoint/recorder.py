@@ -47,14 +47,11 @@ class MetricRecorder:
         """Starts an empty history.
 
         Args:
-          log: takes (step, points).
           window: steps per point of a training metric, which is their mean.
           learning_rate: steps done -> the schedule's rate; None: a custom step has optimizers of its own.
           metrics: the task's metrics of a step, without the loss.
-          batch_size: global.
           tokens: per example; 0: the task counts none.
           by_batch: whether a last, smaller batch has the weight of a full one in the means.
-          checks_loss: whether a NaN or Inf loss raises.
           reductions: evaluations so far -> reductions of the learning rate at plateaus.
           stepped: takes each step that was read, and what returns the means of its epoch up to it.
         """

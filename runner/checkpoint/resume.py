@@ -128,12 +128,8 @@ def opened_by_first(what: str, find: Callable[[], Previous | None]) -> Previous 
         # Values of JSON only: that is what a broadcast can send.
         if previous is None:
             return []
-        return [
-            str(previous.run.folder),
-            dict(previous.run.record),
-            str(previous.checkpoint.folder),
-            previous.branches,
-        ]
+        run = previous.run
+        return [str(run.folder), dict(run.record), str(previous.checkpoint.folder), previous.branches]
 
     description = current().broadcast(what, describe)
     if found or not description:
@@ -146,10 +142,7 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
     """Opens and checks the checkpoint that a run resumes or branches from; None for a new run.
 
     `content` is the config, resolved. `locks` gets a lock on the resumed run, so that no other process resumes it too.
-
-    Raises:
-      ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
-      SystemExit: the same command has finished the named run.
+    A ConfigError says why the run can't continue, and SystemExit is raised if the same command has finished it.
     """
     root = folder_of(config.trainer.checkpoint.folder)
     branches = config.branch is not None

@@ -8,6 +8,7 @@ record of how far it came, and a process on another machine, which can't look fo
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -98,7 +99,7 @@ class _Record:
 
 def write_record(folder: Place, record: Mapping[str, object]) -> None:
     """Writes the record of a run with its SHA-256."""
-    files.write_json(folder / RECORD, files.sealed(record))
+    files.write(folder / RECORD, (json.dumps(files.sealed(record), indent=1) + "\n").encode())
 
 
 def listed(folder: Place) -> list[SavedRun]:
@@ -197,8 +198,7 @@ def _record_in_checkpoints(folder: Place) -> dict[str, Any]:
 def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
     """Opens a run's checkpoint, by default the last, or for `run` and early stopping the best; every byte is verified.
 
-    Raises:
-      ConfigError: the checkpoint is damaged, in which case the one before it is suggested, or of a newer format.
+    If it is damaged, the ConfigError suggests the one before it.
     """
     if step is None:
         step = _default_step(key, run)
@@ -234,8 +234,7 @@ def _default_step(key: str, run: SavedRun) -> int:
 def locked(key: str, run: SavedRun) -> Iterator[None]:
     """Keeps other processes from continuing a run until the block ends, or the process in any way.
 
-    Raises:
-      PassingError: another process has the run, or its folder is read-only.
+    A PassingError says that another process has the run, or that its folder is read-only.
     """
     if isinstance(run.folder, ObjectPath):
         # A store has no locks: of several processes one claims the next attempt, see `attempts.begin`.

@@ -51,9 +51,6 @@ class Saver:
     Without a folder (`trainer.checkpoint.enabled=false`) it saves nothing. `failures` tells by step why a state could
     not be saved.
 
-    The state is copied from the devices between two device calls, and the copy is written while training continues. A
-    state that is too large to be copied is written directly from the devices, while training waits.
-
     A write that fails is reported, and training continues: what is on the disk stays, and the last state is tried
     again at the end. Only what was written counts as saved, or as the best.
 

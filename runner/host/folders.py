@@ -40,11 +40,7 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Path:
     """Creates a folder, or takes one that is empty or that an earlier command claimed, if no process writes into it.
 
     Returns its absolute path. `hold` keeps other processes out of it until this process ends; False for a folder that
-    another process claims later.
-
-    Raises:
-      ConfigError: names the key; the folder contains other files, another process writes into it, or it can't be
-        created.
+    another process claims later. A ConfigError names the key.
     """
     folder = Path(path).absolute()
     check(key, folder)

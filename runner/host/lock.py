@@ -30,15 +30,8 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "", *, wa
 
     The file is not removed afterwards: then two processes could lock two files of the same name.
 
-    Args:
-      path: the lock file; it and its folder are created if they do not exist.
-      say: called with one message if this process waits; by default it does nothing.
-      what: purpose of the lock, in words, for the message.
-      wait: as long as another process has it locked.
-
-    Raises:
-      HeldError: another process holds it, and `wait` is False.
-      OSError: the file can't be created, or is not a regular file.
+    Without `wait`, a lock that another process holds is a HeldError. With it, `say` is called once with a message that
+    has the lock's purpose, `what`. An OSError says that the file can't be created, or is not a regular one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = _open(path)
@@ -62,11 +55,8 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "", *, wa
 def lock_until_exit(path: Path) -> int:
     """Locks a file for as long as this process lives, and returns the open file; closing it frees the lock.
 
-    The lock is the kernel's (on NFS the server's): process ids, which repeat in containers, play no part.
-
-    Raises:
-      HeldError: another process has locked it.
-      OSError: the file can't be created, or is not a regular file.
+    The lock is the kernel's (on NFS the server's): process ids, which repeat in containers, play no part. It raises as
+    `locked` does without waiting.
     """
     handle = _open(path)
     if not _acquire(handle):

@@ -100,11 +100,7 @@ def hide(uri: str) -> str:
 
 
 def reveal(key: str, uri: str) -> str:
-    """Returns the original of a URI that `hide` may have masked, now or in an earlier run.
-
-    Raises:
-      ConfigError: names the config key; the URI's secret is not known here.
-    """
+    """Returns the original of a URI that `hide` may have masked; a ConfigError says that it is not known here."""
     if MASK not in uri:
         return uri
     known = _known()

@@ -21,9 +21,8 @@ class Session:
     Attributes:
       program: what the command was started as, `sys.argv[0]`.
       arguments: the command line, secrets masked. First as typed; then as Hydra reads it, with recorded overrides.
-      typed: the command line as typed, secrets masked, without the overrides of a recorded run.
-      membership: the sweep that started this process for one of its jobs, a `Membership` of cluster; None for
-        a run of its own. The session stores it, whose type is above this folder.
+      typed: the same without the overrides of a recorded run.
+      membership: of this process in a sweep, whose type is above this folder; None for a run of its own.
       project: the current directory when the command began: `hydra.job.chdir=true` changes it. None: no command runs.
     """
 

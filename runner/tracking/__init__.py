@@ -48,14 +48,9 @@ def open_tracker(
 
     Args:
       config: whose `run_name` and `tags` come before those of `spec`.
-      spec: of the run.
       folder: the run's own, which gets the file of its records.
-      resume_run_id: a run of MLflow's to continue; its status becomes RUNNING again.
       root: folder whose `outputs` has the default store; null: the project's.
       finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
-
-    Raises:
-      TrackingError: a place can't be used; one line.
     """
     if not config.writers:
         return Tracker()
@@ -105,11 +100,7 @@ def _files(config: TrackingConfig, spec: RunSpec, root: Path) -> list[writer.Wri
 
 
 def attach(config: TrackingConfig, run_id: str | None) -> Tracker:
-    """Opens a run that has ended, to add to it, see `Attachment`; None: it was not tracked, so nothing is recorded.
-
-    Raises:
-      TrackingError: the store can't be used, or has no such run; one line.
-    """
+    """Opens a run that has ended, to add to it, see `Attachment`; None: it was not tracked, so nothing is recorded."""
     if MLFLOW not in config.writers or run_id is None:
         return Tracker()
     with stages.stage("opening the run's record in MLflow"):

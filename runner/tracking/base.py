@@ -28,15 +28,12 @@ class RunSpec:
     """The record of a new or resumed run.
 
     Attributes:
-      name: run name.
       params: flat, dotted key to value, such as `dataset.batch_size: 128`: those that the run's page lists.
-      tags: the run's tags, without those that every run gets.
-      parent_run_id: the run that it is nested in.
+      tags: without those that every run gets.
       config: the whole config, flat; what a resumed run has recorded is compared with it.
       description: of a new run, in Markdown; it is written once, so what a person writes into it stays.
       identity: of the run, the same when it continues; empty: its folder's name.
       repeats: it logs its history again, in place of what an earlier process has logged.
-      experiment: that the run is of.
       metrics: of its evaluations with their better directions, `loss` first: the experiment's charts show them.
     """
 

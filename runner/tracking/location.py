@@ -122,11 +122,7 @@ def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
 
 
 def check(config: TrackingConfig) -> None:
-    """Rejects a tracking URI, of the config or environment, that MLflow can't use.
-
-    Raises:
-      ConfigError: its form or its scheme is invalid.
-    """
+    """Rejects, by a ConfigError, a tracking URI of the config or environment whose form or scheme is invalid."""
     if MLFLOW not in config.writers:
         return
     variable = os.environ.get(VARIABLE, "").strip()

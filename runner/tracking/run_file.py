@@ -53,12 +53,9 @@ class RunFile:
         self._has_head = False
 
     def append(self, records: Sequence[Record], *, sync: bool = False) -> None:
-        """Appends records; with `sync`, returns only when they are on the disk.
+        """Appends records; with `sync`, returns only when they are on the disk; raises HeldError or OSError.
 
-        Raises:
-          OSError: the disk is full or can't be written, or the file is another user's. It may have a part of the
-            records, so append all of them again.
-          HeldError: another process writes to it.
+        After an error the file may have a part of the records, so append all of them again.
         """
         lines = [to_json(record) for record in records]
         if not self._has_head:

@@ -62,15 +62,10 @@ def is_retryable(error: Exception) -> bool:
 
 
 def sync(store: Store, path: Path, warn: Callable[[str], None]) -> int | None:
-    """Sends what a run's file has and the store may lack, with a line to `warn`.
+    """Sends what a run's file has and the store may lack, with a line to `warn`; raises as `run_file.opened` does.
 
-    Returns:
-      How many records were sent; None if the file is another store's, or its process still runs.
-
-    Raises:
-      TrackingError: the store can't be reached, or rejects records; the file is not marked as sent.
-      OSError: the file can't be read or marked, or another user can write to it.
-      ValueError: it is not a file of a run's records.
+    Returns how many records were sent; None if the file is another store's, or its process still runs. A TrackingError
+    says that the store can't be reached, or rejects records; then the file is not marked as sent.
     """
     head, _ = run_file.parsed(path)
     if head["store"] != fingerprint(store.uri):

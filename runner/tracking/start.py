@@ -88,9 +88,6 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     What an earlier process could not store is stored first. A param keeps its first value; one that has changed is
     recorded as the tag `resumed.<param>`, for as long as it is not the recorded one again. A changed
     `tracking.run_name` renames the run.
-
-    Raises:
-      TrackingError: there is no such run, or the store failed.
     """
     client = store.client
     params = clean_params(spec.params)

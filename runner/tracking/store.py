@@ -85,8 +85,7 @@ def open_tracking(config: TrackingConfig, root: Path | None = None) -> Store:
 def open_store(uri: str, experiment: str) -> Store:
     """Opens the store of an absolute URI and an experiment by name, and creates them if they don't exist.
 
-    Raises:
-      TrackingError: it can't be reached or used; raised within about ten seconds.
+    A store that can't be used is a TrackingError within about ten seconds.
     """
     quiet()
     path = sqlite_path(uri)
