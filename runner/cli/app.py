@@ -81,10 +81,7 @@ def run_command(command: str | Command) -> int:
         `run` is called, and which is imported once the config has been checked.
 
     Returns:
-      The process's exit code: 0 done, 1 failed, 2 the config is invalid.
-
-    Raises:
-      Interrupted: a signal came.
+      The process's exit code: 0 done, 1 failed, 2 the config is invalid. A signal is raised as Interrupted.
     """
     wants_traceback = os.environ.get(_FULL_ERROR) == "1"
     # Lets errors reach us, in place of Hydra's own printer, which ends the process with its text and exit code 1.
@@ -177,12 +174,7 @@ def _print_by_hydra() -> None:
 
 
 def _raise(error: Exception, log: Path) -> NoReturn:
-    """Raises what ended a command, an unexpected error as one line that names the log.
-
-    Raises:
-      Interrupted: a signal came, whatever a library made of it.
-      EngineError: it was none of our errors.
-    """
+    """Raises what ended a command: a signal as Interrupted, an unexpected error as one line that names the log."""
     try:
         with processes.explained():
             raise error

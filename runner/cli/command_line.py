@@ -42,9 +42,7 @@ _GROUPS = frozenset(RunConfig.__dataclass_fields__)
 def arranged(arguments: Sequence[str]) -> list[str]:
     """Returns the command line as Hydra takes it: flags first, since its parser knows overrides on one side only.
 
-    Raises:
-      ConfigError: an unknown flag, a flag without its value, an override that is invalid in every config, or the short
-        key of another command.
+    A ConfigError names an invalid flag, an override that is invalid in every config, or another command's short key.
     """
     flags, overrides = split(arguments)
     for flag in _OF_PRINTING:
@@ -72,11 +70,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the flags with their values, each an argument of its own, and the overrides.
-
-    Raises:
-      ConfigError: an unknown flag, or one without its value.
-    """
+    """Returns the flags with their values, each an argument of its own, and the overrides; raises ConfigError."""
     flags: list[str] = []
     overrides: list[str] = []
     rest = iter(arguments)

@@ -27,12 +27,7 @@ _DRAWN = 30  # examples of a picture: five rows
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Loads the dataset, prints tables of its content, and writes data.json and pictures of examples.
-
-    Raises:
-      ConfigError: a key's value does not work with this dataset, or it has no such target.
-      DataError: the data is not there and can't be fetched, or is corrupted.
-    """
+    """Loads the dataset, prints tables of its content, and writes data.json and pictures of examples."""
     console = Console()
     folder = with_config(resolved(composed, config.mesh, config.tracking.uri))
     registry.prepare(config, computes=False)

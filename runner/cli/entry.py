@@ -59,11 +59,7 @@ def main_of_words() -> NoReturn:
 
 
 def main(command: str) -> NoReturn:
-    """Composes the config, runs a command on it and exits with its code.
-
-    Args:
-      command: module that has it, `run(config, composed)`; imported once the config has been checked.
-    """
+    """Composes the config, runs `run(config, composed)` of a command's module on it and exits with its code."""
     call("runner.cli.app", "run_command", command)
 
 
@@ -73,10 +69,7 @@ def main_without_config(module: str) -> NoReturn:
 
 
 def call(module: str, function: str, *arguments: object) -> NoReturn:
-    """Calls a function that returns an exit code, or prints versions, and exits with that code.
-
-    The function's module is imported when the signals have handlers.
-    """
+    """Exits with the code that a function returns; its module is imported when the signals have handlers."""
     _open_streams()
     own = sys.argv[1:]
     if "--" in own:  # before another command

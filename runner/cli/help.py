@@ -32,11 +32,7 @@ _LINE = re.compile(r"(?P<indent> *)(?P<key>\w+):(?P<value>.*?)(?: # (?P<says>.*)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints what `--help` among a command's arguments asks for; returns the process's exit code.
-
-    Raises:
-      ConfigError: there is no such command, group or option.
-    """
+    """Prints what `--help` among a command's arguments asks for; returns the exit code, or raises ConfigError."""
     with session.opened("runner", arguments):
         topics = command_line.split(arguments)[1]
         name = session.command_module().partition(".")[2] or TRAIN
@@ -82,11 +78,8 @@ def _of_command(name: str, does: str, examples: Sequence[str]) -> list[str]:
     if name == TRAIN:
         rows = {command: does for command, (does, _) in commands().items() if command != TRAIN}
         lines += ["", "commands, each with --help:", *_table(rows), "", "groups, each with --help <group>:"]
-        return [
-            *lines,
-            *textwrap.wrap(", ".join(_groups()), 100, initial_indent="  ", subsequent_indent="  "),
-            _FOOTER,
-        ]
+        groups = textwrap.wrap(", ".join(_groups()), 100, initial_indent="  ", subsequent_indent="  ")
+        return [*lines, *groups, _FOOTER]
     if name == "runs":
         rows = ACTIONS | {f"{key}=": does for key, does in KEYS.items()}
     for group in _OWN_GROUPS.get(name, ()):
@@ -99,11 +92,7 @@ def _of_command(name: str, does: str, examples: Sequence[str]) -> list[str]:
 
 
 def _of_group(group: str, option: str = "") -> list[str]:
-    """Returns the options of a group, and the keys of one: by default of the one that a run takes.
-
-    Raises:
-      ConfigError: there is no such option.
-    """
+    """Returns the options of a group, and the keys of one: by default of the one that a run takes."""
     options = search_path.options(group)
     if option and option not in options:
         _, fix = suggestions.for_option(group, option)

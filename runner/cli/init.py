@@ -30,11 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write(typed: str) -> list[str]:
-    """Writes a project into a folder, new or empty; returns the files' names, relative to it.
-
-    Raises:
-      ConfigError: some tools don't take its name, it has files, or it can't be written.
-    """
+    """Writes a project into a folder, new or empty; returns the files' names, relative to it; raises ConfigError."""
     folder = Path(typed)
     # As it was typed, also of `.`: Path.resolve() would follow links.
     name = Path(os.path.abspath(folder)).name  # noqa: PTH100

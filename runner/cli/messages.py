@@ -31,9 +31,7 @@ _OVERRIDES = re.compile(r" (?=[\w./]+=)")
 def one_line(error: Exception, arguments: Sequence[str]) -> str:
     """Returns the message of an error of ours, Hydra, OmegaConf or PyYAML in one line: key, value, problem and fix.
 
-    Args:
-      error: whose own message may have many lines.
-      arguments: the overrides that were composed; flags of the command line may be among them.
+    Flags of the command line may be among the arguments, beside the overrides that were composed.
     """
     if isinstance(error, ConfigError):
         return in_one_line(str(error))

@@ -47,9 +47,7 @@ _KEYS_PER_PROCESS = ("cluster.index", "cluster.coordinator", "tracking.uri")
 def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> tuple[RunConfig, Path]:
     """Checks a run's config, composed with Hydra's own part, and claims its folder; returns both.
 
-    Raises:
-      ConfigError: the config is invalid, or the folder is not ours to write into.
-      SystemExit: this process has started those that run the command, and they have ended.
+    It raises SystemExit if this process has started those that run the command, and they have ended.
     """
     module = command_module()
     config = convert(without_hydra(composed))

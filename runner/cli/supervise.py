@@ -26,12 +26,7 @@ _POLL_S = 0.1
 def main(arguments: Sequence[str]) -> int:
     """Supervises a command, which is started again as often as its `cluster.restarts` says.
 
-    Returns:
-      The exit code of the command's last start.
-
-    Raises:
-      ConfigError: the command line is invalid.
-      Interrupted: a signal came, which has ended the command.
+    Returns the exit code of its last start; a signal, which has ended the command, is raised as Interrupted.
     """
     command = list(arguments)
     if command[:1] == ["--"]:

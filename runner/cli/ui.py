@@ -33,12 +33,7 @@ class Page:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs MLflow's server until Ctrl-C; returns an exit code if the store is a server itself.
-
-    Raises:
-      ConfigError: a key is invalid, there is no such store, or the port is in use.
-      Interrupted: a signal came, and the server has ended.
-    """
+    """Runs MLflow's server until Ctrl-C, which is raised as Interrupted; returns if the store is a server itself."""
     page = build(Page, {key: value for key, _, value in (text.partition("=") for text in arguments)}, "")
     values.check(page)
     uri = tracking_uri(page.uri, project_root())

@@ -91,7 +91,7 @@ class RunningJob:
         self._note = ""
         job.folder.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 command,
                 env={**os.environ, **own_variables(), **environment},
                 stdin=subprocess.DEVNULL,
@@ -106,17 +106,13 @@ class RunningJob:
         if not self._note:
             self._note = note
             self._asked_at = time.monotonic()
-            self._process.send_signal(signal.SIGTERM)
+            self.process.send_signal(signal.SIGTERM)
         elif time.monotonic() - self._asked_at > GRACE_S:
-            self.kill()
-
-    def kill(self) -> None:
-        """Ends the job and whatever it started."""
-        kill_group(self._process)
+            kill_group(self.process)
 
     def outcome(self) -> Outcome | None:
         """Returns how it ended, with the sweep's reason if that ended it; None while it runs."""
-        code = self._process.poll()
+        code = self.process.poll()
         if code is None:
             return None
         outcome = outcome_of(code, time.monotonic() - self._started_at, self._error())
@@ -184,5 +180,5 @@ def run_jobs(
                 time.sleep(_POLL_S)
     finally:
         for one in running:  # left only by an error of the sweep itself
-            one.kill()
+            kill_group(one.process)
     stop.raise_if_requested()

@@ -148,7 +148,8 @@ def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
     for child in children:
         # Its own children, too, which may keep its pipes open.
         child.kill()
-        child.finish_reading()
+        for reader in child.readers:
+            reader.join(_OUTPUT_S)
     if signals and any(child.code for child in children):
         raise Interrupted(signals[0])
     # Process 0 ends with 0 after all others have told it that they have finished.
@@ -188,12 +189,12 @@ class Child:
             process_group=0,
             pass_fds=[] if place.begun is None else [place.begun],
         )
-        self._readers: list[threading.Thread] = []
+        self.readers: list[threading.Thread] = []
         for stream, descriptor in ((self.process.stdout, 1), (self.process.stderr, 2)):
             if stream is not None:
                 reader = threading.Thread(target=self._read, args=(stream, descriptor), daemon=True)
                 reader.start()
-                self._readers.append(reader)
+                self.readers.append(reader)
 
     @property
     def code(self) -> int | None:
@@ -204,11 +205,6 @@ class Child:
         """Kills it and the processes that it has started."""
         kill_group(self.process)
         self.process.wait()
-
-    def finish_reading(self) -> None:
-        """Waits for the rest of its output."""
-        for reader in self._readers:
-            reader.join(_OUTPUT_S)
 
     def _read(self, stream: IO[bytes], descriptor: int) -> None:
         for line in stream:
@@ -235,6 +231,4 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def family(host: str) -> socket.AddressFamily:
     """Returns the family of an address's sockets."""
-    if ":" in host:
-        return socket.AF_INET6
-    return socket.AF_INET
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

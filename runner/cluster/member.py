@@ -76,13 +76,18 @@ class Member(Team):
         `agrees` are JSON-serializable settings that must be equal in all processes, by name. Others reach this process
         at the address of its connection to process 0.
 
-        Raises:
-          ProcessError: process 0's port is in use, it can't be reached or has another secret, a process is missing, or
-            two have the same index or different settings.
+        A ProcessError says why process 0 or this one can't join, which process is missing, or in what two differ.
         """
         place = self.place
         if self.is_first:
-            self._coordinator = self._make_coordinator(start_timeout)
+            address = (place.host, place.port)
+            try:
+                listening = socket.create_server(address, family=family(place.host), backlog=_BACKLOG)
+            except OSError as error:
+                problem = f"process 0 can't listen: {error.strerror}"
+                fix = "set cluster.coordinator to a free port of its machine"
+                raise ProcessError(f"{problem}; {fix}") from error
+            self._coordinator = Coordinator(listening, place.count, place.token, start_timeout)
         self._socket = self._connected(start_timeout)
         # Process 0 hears its own coordinator unless it is stopped, and then it hears nothing at all.
         self._socket.settimeout(None if self.is_first else SILENCE_S)
@@ -99,16 +104,6 @@ class Member(Team):
             # The launcher's; from now on all hear of a failure by themselves.
             os.write(place.begun, b"1")
             os.close(place.begun)
-
-    def _make_coordinator(self, start_timeout: float) -> Coordinator:
-        place = self.place
-        try:
-            listening = socket.create_server((place.host, place.port), family=family(place.host), backlog=_BACKLOG)
-        except OSError as error:
-            raise ProcessError(
-                f"process 0 can't listen: {error.strerror}; set cluster.coordinator to a free port of its machine"
-            ) from error
-        return Coordinator(listening, place.count, place.token, start_timeout)
 
     def _connected(self, start_timeout: float) -> socket.socket:
         place = self.place
@@ -223,7 +218,7 @@ class Member(Team):
     @property
     def prints(self) -> bool:
         """Whether it prints why it ends. The launcher shows all processes, of which process 0 then does."""
-        return self.is_first or not self.place.is_launched
+        return self.is_first or self.place.source != "local"
 
     def on_end(self, end: Ending) -> Callable[[], None]:
         """Registers a function for a run that ends elsewhere; see `Team`."""

@@ -51,11 +51,6 @@ class Place:
     job: str = ""
     begun: int | None = None
 
-    @property
-    def is_launched(self) -> bool:
-        """Whether the launcher started it, which prints the output of all processes."""
-        return self.source == "local"
-
     def environment(self) -> dict[str, str]:
         """Returns the variable that gives this place to a process."""
         return {VARIABLE: json.dumps(asdict(self))}

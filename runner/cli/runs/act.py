@@ -262,9 +262,7 @@ def _clean(selected: Sequence[RunRecord], *, confirmed: bool) -> int:
 def _remove(saved: SavedRun) -> int:
     """Removes the checkpoints of a run that has ended and the record of them; returns their size in bytes.
 
-    Raises:
-      ConfigError: a process has it, or has changed its record since.
-      OSError: the folder can't be written.
+    A ConfigError says that a process has it, or has changed its record since.
     """
     folder = saved.folder
     total = 0

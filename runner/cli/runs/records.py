@@ -33,8 +33,6 @@ _PLAN = (*_PLAN_BYTES, "plan/flops_per_device")
 _SHARDING = {"mesh", "layout"}
 # Tag of a run that was verified.
 VERDICT_TAG = "runner.verdict"
-# In a summary, `eval_examples` is the size of an evaluation and not one of its metrics.
-_EXAMPLES = "examples"
 # Runs that an error lists.
 _SUGGESTIONS = 3
 
@@ -110,11 +108,7 @@ def tracked(store: Store | None) -> list[RunRecord]:
 
 
 def select(records: Sequence[RunRecord], request: Request) -> list[RunRecord]:
-    """Returns the runs that match the filters of a request, in the same order.
-
-    Raises:
-      ConfigError: it names a run that does not exist, or several.
-    """
+    """Returns the runs that match the filters of a request, in the same order; raises as `pick` does."""
     chosen = {pick(text, records).run_id for text in request.run}
     kept = [record.run_id for record in records if record.saved is not None][: request.keep or 0]
     selected = []
@@ -133,10 +127,8 @@ def select(records: Sequence[RunRecord], request: Request) -> list[RunRecord]:
 def pick(which: str, records: Sequence[RunRecord]) -> RunRecord:
     """Returns the run with an id, the start of one, a name or `latest`, of records that are newest first.
 
-    A complete id comes before a name, of which the newest run counts, and a name before the start of an id.
-
-    Raises:
-      ConfigError: there is none, or an id's start matches several.
+    A complete id comes before a name, of which the newest run counts, and a name before the start of an id. It raises
+    ConfigError if there is none, or if an id's start matches several.
     """
     by_start = [record for record in records if which and record.run_id.startswith(which)]
     named = [record for record in by_start if record.run_id == which]
@@ -154,20 +146,18 @@ def pick(which: str, records: Sequence[RunRecord]) -> RunRecord:
 
 
 def results_of(folder: Path) -> dict[str, float]:
-    """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`; none if it is not whole."""
-    try:
-        summary = json.loads((folder / "summary.json").read_text())
-        results = {}
-        for key, value in dict(summary).items():
+    """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`; none if it can't be read."""
+    results: dict[str, float] = {}
+    with suppress(OSError, ValueError):
+        for key, value in json.loads((folder / "summary.json").read_text()).items():
             split, _, name = key.partition("_")
             if not isinstance(value, int | float):
                 continue
-            if split in _SPLITS and name != _EXAMPLES:
+            # `eval_examples` is the size of an evaluation.
+            if split in _SPLITS and name != "examples":
                 results[f"{split}/{name}"] = float(value)
             elif key in _SPEEDS:
                 results[f"throughput/{key}"] = float(value)
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
-        return {}
     return results
 
 

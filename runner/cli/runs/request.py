@@ -33,25 +33,21 @@ KEYS = {
     "uri": "tracking URI, or none; default: $MLFLOW_TRACKING_URI, then outputs/mlflow.db",
 }
 # Seconds, minutes, hours or days.
-_DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)[smhd]", re.ASCII)
+_DURATION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?[smhd]", re.ASCII)
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def _duration_problem(value: str) -> str | None:
-    """Returns what is wrong with a duration such as `1h`, or None."""
-    match = _DURATION.fullmatch(value)
-    if match is None or float(match[1]) <= 0.0:
-        return "must be a number above 0 with a unit, s, m, h or d"
-    return None
-
-
 def seconds_of(duration: str) -> float:
-    """Returns the seconds of a valid duration.
+    """Returns the seconds of a duration; 0: it is not one.
 
-    >>> seconds_of("1.5h")
-    5400.0
+    >>> seconds_of("1.5h"), seconds_of("soon")
+    (5400.0, 0.0)
     """
-    return float(duration[:-1]) * _UNIT_S[duration[-1]]
+    return float(duration[:-1]) * _UNIT_S[duration[-1]] if _DURATION.fullmatch(duration) else 0.0
+
+
+def _duration_problem(value: str) -> str | None:
+    return None if seconds_of(value) > 0.0 else "must be a number above 0 with a unit, s, m, h or d"
 
 
 @dataclass(frozen=True)
@@ -80,11 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read(arguments: Sequence[str]) -> Request:
-    """Reads a command line.
-
-    Raises:
-      ConfigError: an unknown action or key, or an invalid value.
-    """
+    """Reads a command line; raises ConfigError."""
     content: dict[str, object] = {}
     runs: list[str] = []
     for index, argument in enumerate(arguments):

@@ -44,7 +44,16 @@ class Search:
         overrides = sweep.settings.overrides
         self._fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
         name = sweep.settings.folder.name if sweep.parent is None else sweep.parent.run_id
-        self._study = _open_study(settings, name, str(sweep.settings.group.direction))
+        # Optuna prints a line per trial otherwise, between those of the sweep.
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        uri = absolute(reveal(STUDIES, settings.storage))
+        path = sqlite_path(uri)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        direction = StudyDirection[str(sweep.settings.group.direction).upper()]
+        self._study = optuna.create_study(
+            storage=uri, sampler=_sampler(settings, 0), study_name=name, direction=direction, load_if_exists=True
+        )
 
     @property
     def count(self) -> int:
@@ -122,22 +131,6 @@ class Search:
                 figures.save(figure, folder / name)
                 pyplot.close(figure)
         return [folder / name for name in plots]
-
-
-def _open_study(settings: SearchSweeper, name: str, direction: str) -> optuna.Study:
-    # Optuna prints a line per trial otherwise, between those of the sweep.
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    uri = absolute(reveal(STUDIES, settings.storage))
-    path = sqlite_path(uri)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    return optuna.create_study(
-        storage=uri,
-        sampler=_sampler(settings, 0),
-        study_name=name,
-        direction=StudyDirection[direction.upper()],
-        load_if_exists=True,
-    )
 
 
 def _sampler(settings: SearchSweeper, number: int) -> optuna.samplers.BaseSampler:

@@ -57,8 +57,7 @@ class Settings:
 def checked(config: DictConfig) -> Settings:
     """Reads the settings of a sweep from the config that Hydra composed for it, before any job's overrides.
 
-    Raises:
-      ConfigError: a key of launcher, sweeper, `sweep` or `tracking` is invalid, or there is nothing to search.
+    A ConfigError names an invalid key of launcher, sweeper, `sweep` or `tracking`.
     """
     launcher = _settings(ProcessLauncher, "hydra.launcher", config)
     sweeper: GridSweeper | SearchSweeper
@@ -97,10 +96,8 @@ def _settings(kind: type[Kind], key: str, config: DictConfig) -> Kind:
 def _check_swept(overrides: tuple[Override, ...], sweeper: GridSweeper | SearchSweeper) -> None:
     is_search = isinstance(sweeper, SearchSweeper)
     if is_search and not any(override.is_sweep_override() for override in overrides):
-        raise ConfigError(
-            "hydra/sweeper=optuna: no key is swept; "
-            "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
-        )
+        fix = "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
+        raise ConfigError(f"hydra/sweeper=optuna: no key is swept; {fix}")
     for override in overrides:
         if override.is_interval_sweep() and not is_search:
             fix = "set hydra/sweeper=optuna, or list the values"

@@ -57,11 +57,7 @@ class Parent:
         return search(self.store, [self.store.experiment_id], f"tags.mlflow.parentRunId = '{self.run_id}'")
 
     def finish(
-        self,
-        status: Status,
-        tags: Mapping[str, str],
-        metrics: Mapping[str, float],
-        files: Sequence[Path],
+        self, status: Status, tags: Mapping[str, str], metrics: Mapping[str, float], files: Sequence[Path]
     ) -> None:
         """Stores results and status; an error is a warning."""
         client = self.store.client
@@ -86,12 +82,7 @@ def values_of(tags: Mapping[str, str]) -> Values:
 
 
 def open_parent(settings: Settings, arguments: Sequence[str]) -> Parent:
-    """Makes the sweep's run, or resumes the one of `sweep.resume`; its status is RUNNING.
-
-    Raises:
-      ConfigError: there is no such sweep.
-      TrackingError: the store can't be used.
-    """
+    """Makes the sweep's run, or resumes the one of `sweep.resume`; its status is RUNNING."""
     store = open_tracking(settings.tracking)
     with contextlib.suppress(Exception):  # housekeeping must not stop a sweep
         mark_dead_runs(store, warn)
@@ -145,7 +136,8 @@ class Sweep:
 
     def add(self, overrides: Sequence[str], number: int) -> Job:
         """Adds a job as the report lists it; its config is not composed, and its folder is not claimed."""
-        own = own_overrides(list(map(texts.kept, overrides)))
+        # Those that are a job's and not Hydra's or its sweep's.
+        own = tuple(one for one in map(texts.kept, overrides) if not one.lstrip("+~").startswith(_SWEEP_PREFIXES))
         job = Job(number, own, self.settings.folder / str(number), varied_of(own, list(self.settings.varied)))
         self.jobs.append(job)
         return job
@@ -194,11 +186,6 @@ def _checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: 
     except ConfigError:
         return []
     return [f"resume={quoted(str(saved_run.folder))}"]
-
-
-def own_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Returns the overrides that are a job's and not Hydra's or its sweep's."""
-    return tuple(override for override in overrides if not override.lstrip("+~").startswith(_SWEEP_PREFIXES))
 
 
 def varied_of(overrides: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
