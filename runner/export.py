@@ -3,4 +3,4 @@
 from runner.cli import entry
 
 if __name__ == "__main__":
-    entry.main("runner.verify.export")
+    entry.main("runner.cli.export")

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from runner.verify.evaluate import printed
+from runner.cli.evaluate import printed
 
 
 def test_of_many_rows_the_first_are_printed() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from runner import arrays
+from runner.cli.export import raise_if_different
 from runner.config.schema import TaskConfig
 from runner.data.base import ArraySpec, Encoding
 from runner.errors import EngineError
@@ -13,7 +14,6 @@ from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.train.export.check import compare, compare_calls
 from runner.train.export.signature import Served
-from runner.verify.export import raise_if_different
 
 RUN = np.array([[2.0, -30.0, 1.0], [0.5, 3.0, 0.25]], np.float32)
 IMAGES = {

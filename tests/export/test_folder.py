@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from runner.checkpoint.runs import SavedRun
+from runner.cli import export as folder
 from runner.config.schema import ExportConfig
 from runner.errors import ConfigError
-from runner.train.export import write as folder
 
 RUN = SavedRun(Path("nowhere"), {"run": "abc", "tracked": True})
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from runner.cli.export import WeightsInUse
 from runner.data.base import Array
 from runner.layout.paths import ema_path, slot_path
-from runner.verify.export import WeightsInUse
 
 
 class Noted(Mapping[str, Array]):

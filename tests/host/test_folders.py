@@ -28,9 +28,8 @@ ALLOWED = {
     "runner/data/sources/pydoc.py": "a text that it has just written under a name of its own",
     "runner/data/sources/prepared.py": "publishes a folder that it has just made, named by its digest, under its lock",
     "runner/train/export/write.py": "a file that it has just written into a folder that it was given",
-    "runner/verify/export.py": "a folder of a random name that it made; the target, where an export wrote all",
+    "runner/cli/export.py": "a folder of a random name that it made; the target, where an export wrote all",
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
-    "runner/host/lock.py": "a file that is empty or holds a process id",
     "runner/tracking/store.py": "an unfinished database of its own, whose place it takes",
 }
 
