@@ -32,11 +32,9 @@ _MAX_ROWS = 40
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Evaluates a checkpoint, prints the result and records it in the run.
+    """Evaluates a checkpoint, prints the result and records it in the run; raises as training does.
 
-    Raises:
-      ConfigError: there is no such run, checkpoint or split, or the checkpoint is of another model.
-      DataError, EngineError, TrackingError, Interrupted: as in training.
+    A ConfigError also says that there is no such run, checkpoint or split, or that the checkpoint is of another model.
     """
     console = Console()
     team = current()

@@ -60,12 +60,9 @@ _KEY = "export.folder"
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Exports, compares, prints and records.
+    """Exports, compares, prints and records; raises as training does.
 
-    Raises:
-      ConfigError: there is no such run or checkpoint, it is of another model, or `export.folder` has other files.
-      EngineError: the export's predictions differ from the run's; nothing is left of it.
-      DataError, TrackingError, Interrupted: as in training.
+    An EngineError also says that the export's predictions differ from the run's, of which then nothing is left.
     """
     console = Console()
     team = current()

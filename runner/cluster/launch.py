@@ -66,10 +66,8 @@ def run(
 ) -> int:
     """Runs a command, without its interpreter, as several processes, which divide the GPUs, until all have ended.
 
-    Returns the exit code: process 0's, 1 if that was killed; 128 + n if signal n came to the processes.
-
-    Raises:
-      Interrupted: a signal came to this process, and has ended them.
+    Returns the exit code: process 0's, 1 if that was killed; 128 + n if signal n came to the processes. Raises as
+    `_watch` does.
     """
     begun, write_begun = os.pipe()
     os.set_blocking(begun, False)
@@ -101,10 +99,8 @@ def run(
 def _watch(children: Sequence[Child], begun: int, signals: list[int]) -> int:
     """Passes signals on and kills what does not end in time, until all processes have ended; returns the exit code.
 
-    Until all have joined, which process 0 says at the descriptor `begun`, no other process hears of a failure.
-
-    Raises:
-      Interrupted: of the signals, to which this process adds those that it receives, the first one has ended them.
+    Until all have joined, which process 0 says at the descriptor `begun`, no other process hears of a failure. If
+    signals, to which this process adds those that it receives, have ended them, it raises Interrupted.
     """
     passed_on = 0
     first_signal_at = math.inf

@@ -91,11 +91,7 @@ def leave(code: int) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Replaces a library's error about a lost process by the reason that the coordinator knows.
-
-    Raises:
-      ProcessError, Interrupted: the run has ended elsewhere.
-    """
+    """Replaces a library's error about a lost process by the reason that the coordinator knows."""
     member = current()
     if not isinstance(member, Member):
         yield

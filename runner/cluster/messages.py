@@ -75,9 +75,7 @@ def connect(host: str, port: int, token: str) -> socket.socket:
 def authenticate(connection: socket.socket, token: str) -> None:
     """Proves the secret to process 0, then verifies process 0's proof; nothing else is sent before that.
 
-    Raises:
-      DeniedError: the other side has another secret, or is not process 0.
-      OSError: the connection broke, or took too long.
+    A DeniedError says that the other side has another secret or is not process 0, an OSError that it can't be reached.
     """
     challenge = _greeting(connection).get("challenge")
     if not isinstance(challenge, str):
@@ -99,11 +97,7 @@ def _greeting(connection: socket.socket) -> Mapping[str, Any]:
 
 
 def greeting(line: bytes) -> Mapping[str, Any]:
-    """Returns the content of a line that was sent before the secret is proved.
-
-    Raises:
-      DeniedError: it is not a JSON object.
-    """
+    """Returns the JSON object in a line that was sent before the secret is proved, or raises DeniedError."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -74,8 +74,7 @@ def from_launcher() -> Place | None:
 def find(config: ClusterConfig) -> Place | None:
     """Returns this process's place; None: it is the only one, or will start the others itself.
 
-    Raises:
-      ConfigError: a key is invalid, or is missing and not given by a scheduler.
+    A ConfigError names a key that is invalid, or that is missing and not given by a scheduler.
     """
     if config.name == "single":
         return None
@@ -112,11 +111,7 @@ def find(config: ClusterConfig) -> Place | None:
 
 
 def count(config: ClusterConfig) -> int:
-    """Returns the number of processes of a run (the world size). A plan needs no more than that.
-
-    Raises:
-      ConfigError: a key is invalid, or neither the config nor a scheduler gives the number.
-    """
+    """Returns the number of processes of a run (the world size), which is all that a plan needs; raises as `find`."""
     if config.name == "single":
         return 1
     if config.processes is not None:
@@ -173,8 +168,7 @@ def _outer(environ: Mapping[str, str]) -> Place | None:
 def _within(outer: Place, inner: Place, environ: Mapping[str, str]) -> Place:
     """Returns the place of a process that has torchrun's variables, `inner`, within another launcher.
 
-    Raises:
-      ConfigError: they disagree: each task would train a run of its own, or a variable is from somewhere else.
+    If they disagree, a ConfigError: each task would train a run of its own, or a variable is from somewhere else.
     """
     is_torchrun = "TORCHELASTIC_RUN_ID" in environ
     if not is_torchrun and (inner.index, inner.count) == (outer.index, outer.count):

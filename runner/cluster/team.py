@@ -43,10 +43,7 @@ class Team:
 
         `given_up` says whether to stop waiting, because process 0 may never compute it.
 
-        Raises:
-          OSError, RuntimeError: process 0 could not compute it.
-          ProcessError: the run has ended, or the value is given up.
-          Interrupted: the run was ended by a signal.
+        It raises process 0's error, ProcessError if the run has ended or the value is given up, or Interrupted.
         """
         del key, given_up
         return make()
@@ -57,11 +54,7 @@ class Team:
         return [value]
 
     def agree(self, what: str, value: object) -> None:
-        """Checks that a value, in words and used once, is equal in all processes.
-
-        Raises:
-          ProcessError: another process has a different one.
-        """
+        """Raises ProcessError unless a value, in words and used once, is equal in all processes."""
         # Every process compares the values of all, so that all end with the same message.
         values = self.all_gather(f"agree {what}", value)
         for index, other in enumerate(values):

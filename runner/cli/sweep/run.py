@@ -56,11 +56,7 @@ Draw = Callable[[Path], list[Path]]
 
 
 def run(settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Sequence[str]) -> bool:
-    """Runs a sweep to its end, however that comes, and reports it; returns whether every job passed.
-
-    Raises:
-      Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.
-    """
+    """Runs a sweep to its end, however that comes, and reports it; returns whether every job passed."""
     space = {}
     if isinstance(settings.sweeper, SearchSweeper):
         space = search.space_of(settings.overrides)
