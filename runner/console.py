@@ -54,16 +54,12 @@ class Console(rich.console.Console):
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
-
-    Attributes:
-      title: its heading.
-      right: it has numbers, which are right-aligned and never folded.
-      drop: if there is no room, columns with larger values are dropped first; 0: never.
-    """
+    """One column of a table, by its heading."""
 
     title: str
+    # It has numbers, which are right-aligned and never folded.
     right: bool = False
+    # If there is no room, columns with larger values are dropped first; 0: never.
     drop: int = 0
 
 

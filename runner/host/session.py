@@ -1,8 +1,6 @@
 """State of the command that this process runs, in one object.
 
-A process runs one command at a time. Most of what a part of it needs is handed down in calls. The session holds the
-rest: what plugins need, which Hydra creates itself and passes nothing of ours, and what a launcher told
-this process when it started it.
+A process runs one command at a time. Most of what a part of it needs is handed down in calls; this is the rest.
 """
 
 from __future__ import annotations

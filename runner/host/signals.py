@@ -31,9 +31,6 @@ class StopRequest:
     """Notes the first signal, which the loop asks for. A second one, a while later, ends the program at once.
 
     Unless signals are `deferred`, the first one raises `Interrupted` at once: there is nothing to lose.
-
-    Attributes:
-      signum: the first signal that arrived; None: none has.
     """
 
     def __init__(self) -> None:

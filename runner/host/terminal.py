@@ -49,13 +49,10 @@ def clean(text: str) -> str:
 
 
 class Output:
-    """A standard stream whose text is cleaned, since it contains foreign names, paths and errors.
+    """A standard stream whose text is cleaned, since it contains foreign names, paths and errors."""
 
-    Attributes:
-      is_spared: whether an error of any stream, as of a full disk or a reader who left, is noted and not raised; what
-        is printed meanwhile is missing.
-    """
-
+    # Whether an error of any stream, as of a full disk or a reader who left, is noted and not raised; what is printed
+    # meanwhile is missing.
     is_spared = False
 
     def __init__(self, stream: TextIO, *, is_styled: bool = False) -> None:
