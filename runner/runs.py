@@ -3,4 +3,4 @@
 from runner.cli import entry
 
 if __name__ == "__main__":
-    entry.main_without_config("runner.cli.runs.request")
+    entry.main_without_config("runner.cli.runs")

@@ -39,7 +39,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def command(place: Path, *words: str, uri: str = "none") -> int:
-    return run("runner.cli.runs.request", [*words, f"folder={place}", f"uri={uri}"])
+    return run("runner.cli.runs", [*words, f"folder={place}", f"uri={uri}"])
 
 
 def there(place: Path) -> set[str]:
@@ -196,4 +196,4 @@ def test_all_pages_of_a_store_are_read_in_order(tmp_path: Path, monkeypatch: pyt
     made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]
     listed = find(open_store(store_in(tmp_path), "mine"), tmp_path)
     assert [record.run_id for record in reversed(listed)] == made
-    assert run("runner.cli.runs.request", [f"folder={tmp_path}", f"uri={store_in(tmp_path)}"]) == 0
+    assert run("runner.cli.runs", [f"folder={tmp_path}", f"uri={store_in(tmp_path)}"]) == 0

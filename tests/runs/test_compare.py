@@ -201,7 +201,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def compare(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert run("runner.cli.runs.request", ["compare", *arguments]) == code
+    assert run("runner.cli.runs", ["compare", *arguments]) == code
     said = capsys.readouterr()
     return said.err if code else said.out
 

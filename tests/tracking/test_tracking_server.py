@@ -3,7 +3,7 @@ import re
 import pytest
 from mlflow import MlflowClient
 
-from runner.cli.runs.request import main
+from runner.cli.runs import main
 from tests.tracking.server import Server
 
 

@@ -1,11 +1,10 @@
-"""The command `python -m runner.runs`, and what its command line asks for."""
+"""What a command line of `python -m runner.runs` asks for."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from runner.config import values
@@ -65,14 +64,6 @@ class Request:
     out: str | None = None
     folder: str | None = stored_path(None, example="outputs/checkpoints")
     uri: str | None = None
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Does what a command line asks for; returns the process's exit code, and raises as `read` and `act.run` do."""
-    request = read(arguments)
-    # It imports MLflow, which an error of the command line should not wait for.
-    code: int = import_module("runner.cli.runs.act").run(request)
-    return code
 
 
 def read(arguments: Sequence[str]) -> Request:
