@@ -208,7 +208,7 @@ def import_paths(
 
 
 # Arguments of Keras's optimizers that are the run's own here, the same for every optimizer -> what to do.
-_OWN_FORMS = {
+OWN_FORMS = {
     "clipnorm": "set optimizer.clip.norm",
     "global_clipnorm": "set optimizer.clip.global_norm",
     "clipvalue": "set optimizer.clip.value",
@@ -229,7 +229,7 @@ def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
     if not has_class and _TARGET not in content:
         return _without_options("optimizer", content, _yaml_keys(OptimizerConfig))
     if has_class:
-        for key, fix in _OWN_FORMS.items():
+        for key, fix in OWN_FORMS.items():
             if key in content:
                 problem = "is not an option of the class here, but of the run"
                 raise invalid(f"optimizer.{key}", content[key], problem=problem, fix=fix)

@@ -20,7 +20,7 @@ class TaskConfig:
 
     Attributes:
       name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`,
-        `several`, `custom` or `step`.
+        `several`, `custom`, `step` or `compiled`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
@@ -281,6 +281,11 @@ class StepOptions:
     exported: str = ""
 
 
+@dataclass(frozen=True)
+class CompiledOptions:
+    """Loss, metrics and optimizer of the model's own `compile`, see docs/own_model.md."""
+
+
 def _outputs_problem(outputs: object) -> str | None:
     """Returns what is wrong with the outputs of a task of several, or None."""
     assert isinstance(outputs, dict)
@@ -345,4 +350,5 @@ OPTIONS: dict[str, type[Any]] = {
     "several": SeveralOptions,
     "custom": CustomOptions,
     "step": StepOptions,
+    "compiled": CompiledOptions,
 }

@@ -53,8 +53,8 @@ def check(config: RunConfig) -> None:
     fix = "remove "
     if not ENGINES[engine].full:
         _check_tensorflow(engine, config.cluster, config.layout, config.mesh.axes)
-        if task.own_step:
-            raise invalid("engine", engine, problem="can't compute custom steps (task=step)", fix="set engine=jax")
+        if task.own_step or task.of_model:
+            raise invalid("engine", engine, problem=f"can't compute task={config.task.name}", fix="set engine=jax")
         if ENGINES[engine].takes_layouts:
             _check_core(engine, config.model.target, config.task.name, has_several=task.has_outputs)
         unset = _OF_FULL_ENGINES

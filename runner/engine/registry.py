@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from runner import layout
 from runner.config.options import import_paths
-from runner.config.schema import RunConfig
+from runner.config.schema import ModelConfig, OptimizerConfig, RunConfig
 from runner.engine.optim import transformation
 from runner.errors import invalid
 from runner.host import stages
@@ -210,6 +210,17 @@ def load(engine: str) -> None:
         loading.load(entry.libraries, without=entry.hidden)
 
 
+def optimizer_of(
+    engine: str, model: ModelConfig, optimizer: OptimizerConfig, seed: int, data: DataSpec
+) -> OptimizerConfig:
+    """Returns a run's optimizer: the config's, or that of the model's `compile`, which the task takes here."""
+    if not data.task.of_model:
+        return optimizer
+    load(engine)
+    own: OptimizerConfig = ENGINES[engine].module("adapter").take_compile(model, optimizer, seed, data)
+    return own
+
+
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> Engine:
     """Returns the config's engine, not yet built; this is where TensorFlow or JAX is imported.
 
@@ -220,6 +231,8 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
     layout.check_inputs(config.layout, data.arrays, microbatch, config.mesh.axes)
     load(config.engine.name)
     entry = ENGINES[config.engine.name]
+    optimizer = optimizer_of(config.engine.name, config.model, config.optimizer, config.trainer.seed, data)
+    config = replace(config, optimizer=optimizer)
     if config.hardware.is_here:
         module = entry.module("own_step.engine" if data.task.own_step else "engine")
     else:

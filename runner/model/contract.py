@@ -52,15 +52,18 @@ def check(
     config: ModelConfig,
     trainable: Collection[str] = ("float32",),
     masked: str | None = None,
+    has_masks: bool = False,
 ) -> None:
-    """Checks that a model needs nothing of `fit` that a run would leave out; `masked` is `Task.masked_input`.
+    """Checks that a model needs nothing of `fit` that a run would leave out.
+
+    `masked` is `Task.masked_input`; with `has_masks` the loss knows all masks.
 
     Raises:
       ConfigError: it does.
     """
     problems = [_model_problem(model, base)]
     problems += map(_layer_problem, [*layers, model])
-    problems += [_variables_problem(model, trainable), _outputs_problem(model, masked)]
+    problems += [_variables_problem(model, trainable), "" if has_masks else _outputs_problem(model, masked)]
     for problem in problems:
         if problem:
             raise ConfigError(f"model._target_={config.target}: {problem}")
@@ -88,7 +91,7 @@ def _model_problem(model: object, base: type) -> str:
     if optimizer is not None:
         return (
             f"the model is compiled, with optimizer {type(optimizer).__name__}, but a run takes optimizer, loss and "
-            "metrics from its config; remove model.compile(...), or load the model with compile=False"
+            "metrics from its config; set task=compiled for those of model.compile(...), or remove that call"
         )
     return ""
 

@@ -156,6 +156,9 @@ class Task(ABC):
       runs_user_code: whether its functions call functions of the user.
       own_step: whether a user's class computes updates and metrics, with optimizers of its own; then `loss`, `metrics`
         and `totals` are never called.
+      of_model: whether the model's own `compile` has the loss, the metrics, which are known once a model is built, and
+        the optimizer. Its functions take traced arrays of JAX alone.
+      pads: whether training pads batches, as far as the engine has decided it.
       scales_by_model: `task.scale_images=auto`.
       scale_images: whether the bytes of images are divided by 255; None: no model has been built yet that
         shows it, see `runner.model.preprocessing`.
@@ -173,6 +176,8 @@ class Task(ABC):
     reads_batch: bool = False
     runs_user_code: bool = False
     own_step: bool = False
+    of_model: bool = False
+    pads: bool = False
     # Factors of the loss by class, see `without_class_weights`; None: the task has none.
     _class_weights: Any = None
     scales_by_model: bool = False

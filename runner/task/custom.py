@@ -101,7 +101,7 @@ def output_spec(target: Sequence[str], arrays: Mapping[str, ArraySpec], units: i
     return OutputSpec(1)
 
 
-class _OfUser(Supervised):
+class OfUser(Supervised):
     """A task whose results are a user's: any arrays, any outputs, and metrics that are means over the examples."""
 
     runs_user_code = True
@@ -119,7 +119,7 @@ class _OfUser(Supervised):
         """Accepts any outputs: whether they fit is known when the user's code is traced."""
 
 
-class Custom(_OfUser):
+class Custom(OfUser):
     """A user's functions. Their batch has every array of the dataset, with floats as float32, and `weight`."""
 
     # Nothing keeps a user's function from comparing the rows of a batch, as a contrastive loss does.
@@ -176,7 +176,7 @@ class Custom(_OfUser):
         return {**totals, EXAMPLES: ops.sum(ops.cast(is_real_b, "float32"))}
 
 
-class StepTask(_OfUser):
+class StepTask(OfUser):
     """The names and arrays of a custom step. A user's class computes the rest, which the engine calls: see `own_step`.
 
     Attributes:

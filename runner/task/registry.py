@@ -40,6 +40,7 @@ class TaskEntry:
       labels_positions: its target is a class number per pixel, time step or token.
       has_measurements: its targets are measurements, whose mean and deviation `runner.data` shows, not categories.
       own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
+      of_model: the model's `compile` has its loss, metrics and optimizer, which not every engine can do.
       samples_text: its option `sample` says what text is sampled at each evaluation.
       counts_tokens: its examples are rows of tokens, or may be, depending on the data; see `Task.tokens`.
       judges_outputs: it can judge one of several outputs of a model.
@@ -59,6 +60,7 @@ class TaskEntry:
     array_options: tuple[str, ...] = ()
     counting_options: tuple[str, ...] = ()
     own_step: bool = False
+    of_model: bool = False
 
     def load(self) -> type[Task]:
         """Imports the task's class."""
@@ -89,6 +91,7 @@ TASKS: dict[str, TaskEntry] = {
     "several": TaskEntry(f"{_FOLDER}.several.Several", predicts="any", judges_outputs=False, has_outputs=True),
     "custom": TaskEntry(f"{_FOLDER}.custom.Custom", predicts="any"),
     "step": TaskEntry(f"{_FOLDER}.custom.StepTask", predicts="any", own_step=True, judges_outputs=False),
+    "compiled": TaskEntry(f"{_FOLDER}.compiled.Compiled", predicts="any", of_model=True, judges_outputs=False),
 }
 
 
@@ -114,7 +117,8 @@ def entries(config: TaskConfig) -> list[TaskEntry]:
 
 def compares_rows(config: TaskConfig) -> bool:
     """Returns whether the loss, or that of an output, compares the rows of the whole global batch."""
-    return any(judging.options.get("whole_batch") for judging in (config, *output_tasks(config).values()))
+    compares = any(judging.options.get("whole_batch") for judging in (config, *output_tasks(config).values()))
+    return compares or entry(config).of_model
 
 
 def key_of(config: TaskConfig) -> str:

@@ -63,6 +63,8 @@ class Supervised(Task):
     own_metrics: ClassVar[Mapping[str, str]] = {}
     compares: ClassVar[str] = ""
     activation: str = losses.SOFTMAX
+    # Whether sample weights may have dims after the first.
+    weighs_positions: bool = False
     # Loss of Keras that the config chooses, of a target and the model's outputs; None: the task's own.
     _loss: losses.Loss | None = None
 
@@ -112,7 +114,7 @@ class Supervised(Task):
         if not inputs:
             fix = "name one, or remove task.inputs to use every array except the target"
             raise invalid("task.inputs", config.inputs, problem=f"needs at least one array; {names}", fix=fix)
-        if weight is not None and arrays[weight].shape not in ((), (1,)):
+        if weight is not None and arrays[weight].shape not in ((), (1,)) and not self.weighs_positions:
             problem = f"must be an array of one number per example, but its shape is {list(arrays[weight].shape)}"
             raise invalid("task.example_weight", weight, problem=problem, fix="name another array, or remove it")
         used = [*inputs, *target] if weight is None else [*inputs, *target, weight]

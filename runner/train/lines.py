@@ -28,7 +28,7 @@ def config_line(overrides: Sequence[str], folder: Path) -> str:
 
 def optimizer_line(config: OptimizerConfig) -> str:
     """Returns the line that names the optimizer and its learning rate; the default rate depends on the model."""
-    line = f"optimizer: {config.name}, learning rate {config.learning_rate:g}"
+    line = f"optimizer: {config.class_name or config.name}, learning rate {config.learning_rate:g}"
     schedule = schedules.description(config)
     if schedule:
         line += f", {schedule}"

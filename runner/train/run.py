@@ -106,8 +106,8 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify, given: Sequence
             say(line)
         if membership() is None:  # a sweep's table has what its jobs vary
             say(lines.config_line(as_typed(HydraConfig.get().overrides.task), folder))
-            # A custom step has optimizers of its own, which only its code knows.
-            if not task_registry.entry(config.task).own_step:
+            # A custom step has optimizers of its own, which only its code knows, and a compiled model may have one.
+            if not (task_registry.entry(config.task).own_step or task_registry.entry(config.task).of_model):
                 say(lines.optimizer_line(config.optimizer))
         yaml_text = OmegaConf.to_yaml(OmegaConf.create(content))
         if team.is_first:
@@ -122,9 +122,14 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify, given: Sequence
         registry.prepare(config)
         # Only process 0 calls them, so the others need not even make them.
         called = listeners.make(config.trainer.callbacks, given) if team.is_first else []
-        data, task = _data_and_task(config.dataset, config.task, config.trainer.seed, previous)
+        seed = config.trainer.seed
+        data, task = _data_and_task(config.dataset, config.task, seed, previous)
+        spec = DataSpec(task.arrays, task)
+        optimizer = registry.optimizer_of(config.engine.name, config.model, config.optimizer, seed, spec)
+        if task.of_model:
+            say(f"{lines.optimizer_line(optimizer)}; loss and metrics are of the model's compile (task=compiled)")
         trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
-        optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
+        optimizer = with_plateau_metric(optimizer, trainer, task.directions, task.step_metrics)
         config = replace(config, trainer=trainer, optimizer=optimizer)
         length = lengths.run_length(config, data.train.size, task.tokens)
         # A named run that died before its first checkpoint is continued in the tracking store.
@@ -135,7 +140,6 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify, given: Sequence
             say(previous.describe_position(length))
         elif config.name is not None:
             continued = runs.begun(folder_of(trainer.checkpoint.folder) / config.name)
-        spec = DataSpec(task.arrays, task)
 
         def verified() -> Verdict | None:
             return verify(asdict(config), config.verify, folder) if trainer.verify_first else None

@@ -17,6 +17,7 @@ from runner import arrays
 from runner.arrays import Tensor
 from runner.config.schema import OptimizerConfig
 from runner.data.base import Array
+from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory, check_model, input_shapes, outputs_of
 from runner.engine.jax.layers.gradients import exact_row_gradients
 from runner.engine.jax.names import Names
@@ -172,7 +173,7 @@ class JaxReference(GradientReference):
             outputs, non_trainable, penalties = self._model.stateless_call(
                 weights, non_trainable, inputs, return_losses=True, **training_argument(self._model, training=True)
             )
-        outputs = _in_float32(outputs)
+        outputs = jax.tree.map(private.as_float32, outputs)
         loss_b = self._task.loss(self._ops, outputs, batch)
         # An example of weight 0 may have a loss of NaN, which times 0 is NaN.
         loss_b = jnp.where(share_b > 0, loss_b, 0.0) * share_b
@@ -194,7 +195,7 @@ class JaxReference(GradientReference):
         outputs, _, penalties = self._model.stateless_call(
             weights, non_trainable, inputs, return_losses=True, **arguments
         )
-        outputs = _in_float32(outputs)
+        outputs = jax.tree.map(private.as_float32, outputs)
         task = self._task.without_class_weights()
         added = jnp.asarray(sum(jnp.sum(penalty) for penalty in penalties), jnp.float32)
         return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), added
@@ -239,10 +240,6 @@ class JaxReference(GradientReference):
 
     def _slot_value(self, variable: keras.Variable) -> Array:
         return np.array(self._optimizer_values[id(variable)])
-
-
-def _in_float32(outputs: Tensor) -> Tensor:
-    return jax.tree.map(lambda output: output.astype(jnp.float32), outputs)
 
 
 class _TransformationOptimizer:

@@ -130,9 +130,10 @@ def prepared(folder: Path) -> Request:
     registry.load(config.engine.name)
     # Before one device computes: a library makes its devices once.
     registry.ENGINES[config.engine.name].module("devices").prepare_devices(config.mesh)
-    optimizer = transformation.with_epoch(config.optimizer, length.epoch)
-    config = replace(config, dataset=dataset, optimizer=optimizer)
-    return Request(config, DataSpec(task.arrays, task), length.total, batches)
+    spec = DataSpec(task.arrays, task)
+    optimizer = registry.optimizer_of(config.engine.name, config.model, config.optimizer, config.trainer.seed, spec)
+    config = replace(config, dataset=dataset, optimizer=transformation.with_epoch(optimizer, length.epoch))
+    return Request(config, spec, length.total, batches)
 
 
 def compute_exactly(config: MeshConfig) -> None:

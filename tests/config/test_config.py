@@ -56,6 +56,7 @@ NEEDS = {
     "task/language_model": ["dataset=pydoc", "model=gpt"],
     "task/custom": ["task._target_=own_code.loss"],
     "task/step": ["task._target_=tests.task.own_steps.Line", "engine=jax"],
+    "task/compiled": ["engine=jax"],
     "task/several": ["task.outputs={price:regression,sick:binary}"],
     "hardware": ["engine=jax"],
     "optimizer/keras": ["engine=jax"],

@@ -161,8 +161,8 @@ def tasks_named_in(path: Path) -> list[str]:
         elif isinstance(node, ast.Dict):
             operands = [*node.keys]
         for operand in operands:
-            # `step` and `positions` are words of many modules.
-            words = registry.TASKS.keys() - {"step", "positions"}
+            # `step`, `positions` and `compiled` are words of many modules.
+            words = registry.TASKS.keys() - {"step", "positions", "compiled"}
             if isinstance(operand, ast.Constant) and operand.value in words:
                 named.append(str(operand.value))
     return named

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from runner.arrays import of as arrays_of
 from runner.config.import_path import parameters, raised
-from runner.config.schema import ModelConfig
-from runner.data.base import Array, ArraySpec, Batch
+from runner.config.schema import ModelConfig, OptimizerConfig
+from runner.data.base import WEIGHT, Array, ArraySpec, Batch
 from runner.engine.base import LayerOutput, as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
@@ -22,12 +23,14 @@ from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import FirstValue, host_memory
 from runner.engine.layer_notes import Outputs
 from runner.engine.mappings import keys_by_id, map_values, subset, without
+from runner.engine.optim import keras_classes
 from runner.errors import ConfigError, invalid
 from runner.model import builder, contract, padding, preprocessing, stored, target
 from runner.model.hub import inputs as hub_inputs
 from runner.model.own_modules import seeded
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
+from runner.task.compiled import Compiled
 
 T = TypeVar("T")
 
@@ -119,12 +122,41 @@ class Keras3Factory:
         # Keras draws the seeds of layers without one from Python's `random`, and a builder may draw from `np.random`.
         # `keras.utils.set_random_seed` would seed both too, and import TensorFlow.
         with seeded(self._seed), under_policy(self._policy):
-            model = builder.call(self._builder, self._config, finish=self._with_variables, keras=keras, **arguments)
+            model = builder.call(self._builder, self._config, finish=self._finished, keras=keras, **arguments)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
         model = builder.with_named_outputs(model, keras, self._data)
         preprocessing.settle(self._data.task, [model])
         if self._config.trainable is not None:
             freeze_others(model, self._config.trainable)
+        return model
+
+    def _finished(self, model: keras.Model) -> keras.Model:
+        """Returns the builder's model with its variables; the task takes what the first model was compiled with."""
+        task = self._data.task
+        if not isinstance(task, Compiled) or not isinstance(model, keras.Model):
+            return self._with_variables(model)
+        compiled = private.take_compile(model, self._config.target)
+        model = self._with_variables(model)
+        if task.compile is not None:
+            return model
+        training = private.training_argument(model, training=False)
+        order: list[str] = []
+
+        def results(state: list[list[jax.Array]], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            outputs = model.stateless_call(*state, task.inputs(arrays_of(jnp), batch), **training)[0]
+            task.take(compiled, keras, outputs, getattr(model, "output_names", None) or ())
+            found: dict[str, jax.Array] = task.computed(outputs, batch)[1]
+            order.extend(found)
+            return found
+
+        specs = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}
+        # Two examples: of one, Keras would take the dim of the batch for one of a single number.
+        shapes = map_values(lambda spec: jax.ShapeDtypeStruct((2, *spec.shape), spec.dtype), specs)
+        # Keras makes the metrics, and their variables, when it first sees outputs.
+        with keras.StatelessScope():
+            found = jax.eval_shape(results, variable_shapes(model), shapes)
+        # JAX sorts the names.
+        task.settle({name: found[name] for name in order})
         return model
 
     def _with_variables(self, model: keras.Model) -> keras.Model:
@@ -199,8 +231,11 @@ def check_model(model: keras.Model, config: ModelConfig, data: DataSpec, *, pads
     builder.check_trainable(model.trainable_variables, config)
     # JAX makes float32 of float64.
     dtypes = ("float32", "float64")
-    contract.check(model, private.all_layers(model), keras.Model, config, dtypes, data.task.masked_input)
+    contract.check(
+        model, private.all_layers(model), keras.Model, config, dtypes, data.task.masked_input, data.task.of_model
+    )
     _check_layers(model, config, pads=pads)
+    data.task.pads = pads
     data.task.check(_output_shapes(model, config, data))
 
 
@@ -377,3 +412,14 @@ def outputs_of(model: keras.Model, inputs: object) -> list[LayerOutput]:
     with private.calls_replaced(private.all_layers(model), notes.recorded):
         jax.eval_shape(call, variable_shapes(model), inputs)
     return notes.found
+
+
+def take_compile(config: ModelConfig, optimizer: OptimizerConfig, seed: int, data: DataSpec) -> OptimizerConfig:
+    """Builds a model for a task that takes its `compile`; returns its optimizer, if the config leaves the default."""
+    assert isinstance(data.task, Compiled)
+    if data.task.compile is None:
+        Keras3Factory(config, data, seed).build_for_mesh()
+        assert data.task.compile is not None
+    if optimizer != keras_classes.DEFAULT:
+        return optimizer
+    return keras_classes.config_of(data.task.compile.optimizer)

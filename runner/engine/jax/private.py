@@ -26,6 +26,9 @@ from keras.src.models import Functional
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.utils import module_utils, naming
 
+from runner.errors import invalid
+from runner.task.compiled import Compile
+
 ArrayFunction = Callable[..., jax.Array]
 # JAX's own, so that a second call of `bind_gloo` does not wrap the first.
 _make_gloo = _jax.make_gloo_tcp_collectives
@@ -85,6 +88,37 @@ def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
     if model._call_has_training_arg:
         return {"training": training}
     return {}
+
+
+def take_compile(model: keras.Model, target: str) -> Compile:
+    """Takes what a model was compiled with off it; without it Keras's own code could not compute loss and metrics.
+
+    Raises ConfigError if it is not compiled, or for eager steps.
+    """
+    if not model.compiled or model.run_eagerly:
+        problem = "returns a model that is not compiled, or with run_eagerly=True"
+        raise invalid("model._target_", target, problem=problem, fix="compile it, or set another task")
+    taken = Compile(model.optimizer, model._compile_loss, model._compile_metrics, _mask_rows)
+    model.compiled = False
+    model.optimizer = model._compile_loss = model._compile_metrics = model._loss_tracker = None
+    return taken
+
+
+def _mask_rows(outputs: Any, is_real: jax.Array) -> None:
+    for output in jax.tree.leaves(outputs):
+        shape = output.shape[:-1] or output.shape
+        is_counted = jnp.broadcast_to(is_real.reshape(-1, *[1] * (len(shape) - 1)), shape)
+        mask = backend.get_keras_mask(output)
+        backend.set_keras_mask(output, is_counted if mask is None else is_counted & mask)
+
+
+def as_float32(output: jax.Array) -> jax.Array:
+    """Returns an output in float32 with its mask, without which Keras would weight a loss otherwise."""
+    converted = output.astype(jnp.float32)
+    mask = backend.get_keras_mask(output)
+    if mask is not None:
+        backend.set_keras_mask(converted, mask)
+    return converted
 
 
 def forget_added_losses(model: keras.Model) -> None:

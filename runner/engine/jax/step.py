@@ -221,7 +221,7 @@ class Step(Rounds[State[jax.Array]]):
         """
         others = self._random.insert(non_trainable, microstep)
         model_outputs, others, added = self._called(trainable, others, batch, training=True)
-        outputs = _float32(self._task.reduced(self.ops, model_outputs, batch))
+        outputs = jax.tree.map(private.as_float32, self._task.reduced(self.ops, model_outputs, batch))
         # Chosen and not multiplied by the weight: the loss of padding may be NaN, and 0 * NaN is NaN.
         loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self.ops, outputs, batch), 0.0)
         regularization = jnp.zeros((), jnp.float32) if added is None else added
@@ -349,7 +349,7 @@ class Step(Rounds[State[jax.Array]]):
         """
         model_outputs, batch, added = self._model_outputs(weights, arrays)
         task = self._task.without_class_weights()
-        outputs = _float32(task.reduced(self.ops, model_outputs, batch))
+        outputs = jax.tree.map(private.as_float32, task.reduced(self.ops, model_outputs, batch))
         loss_b = task.loss(self.ops, outputs, batch)
         totals = task.totals(self.ops, outputs, batch)
         return loss_b, totals, outputs if task.keeps_outputs or task.reads_batch else {}, added
@@ -384,8 +384,3 @@ class Step(Rounds[State[jax.Array]]):
         if losses:
             added = jnp.asarray(sum(jnp.sum(loss).astype(jnp.float32) for loss in losses))
         return outputs, new, added
-
-
-def _float32(outputs: jax.Array) -> jax.Array:
-    converted: jax.Array = jax.tree.map(lambda output: output.astype(jnp.float32), outputs)
-    return converted

@@ -9,12 +9,24 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from runner.config.build import build
+from runner.config.options import OWN_FORMS, arranged
 from runner.config.schema import ClipConfig, OptimizerConfig
 from runner.engine.optim.rules import OPTIMIZERS, Slot
-from runner.errors import ConfigError, shown
+from runner.errors import ConfigError, invalid, listed, shown
 
 # Variables of fewer dims have no factored state.
 _LEAST_FACTORED = 2
+
+# conf/optimizer/adam.yaml for a model of the user: such a config chooses no optimizer.
+DEFAULT = OptimizerConfig(beta_1=0.9, beta_2=0.999, epsilon=1e-7)
+# Keras's schedules -> our keys, each with Keras's argument, or the value.
+_SCHEDULES = {
+    "CosineDecay": {"name": "cosine", "decay_steps": "decay_steps", "final_factor": "alpha"},
+    "ExponentialDecay": {
+        "name": "exponential", "decay_steps": "decay_steps", "decay_rate": "decay_rate", "staircase": "staircase",
+    },
+}  # fmt: skip
 
 # Our key of `optimizer.clip` -> Keras's argument.
 _CLIP_ARGUMENTS = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
@@ -91,6 +103,48 @@ def stock_optimizer(config: OptimizerConfig, rate: object, keras: ModuleType) ->
     make = getattr(keras.optimizers, _class_of(config))
     with options_checked(config):
         return make(**arguments)
+
+
+def config_of(optimizer: Any) -> OptimizerConfig:
+    """Returns the config of an optimizer of Keras; see `content_of`."""
+    typed: OptimizerConfig = build(OptimizerConfig, arranged("optimizer", content_of(optimizer)), "optimizer")
+    return typed
+
+
+def content_of(optimizer: Any) -> dict[str, Any]:
+    """Returns the keys of the group `optimizer` for an optimizer of Keras 3; raises ConfigError if it has none."""
+    name = type(optimizer).__name__
+    if name not in CLASSES or not type(optimizer).__module__.startswith("keras."):
+        problem = "is no optimizer of Keras that a run has"
+        raise invalid("optimizer.class_name", name, problem=problem, fix=f"compile with one of {listed(CLASSES)}")
+    # Keras keeps what its method excludes, and no config has it.
+    excluded = [getattr(optimizer, f"_exclude_from_weight_decay{end}", None) for end in ("", "_pattern")]
+    if any(excluded):
+        fix = "compile without it, and set optimizer.groups=[{match: biases_and_norms, decay: false}]"
+        raise invalid("optimizer.class_name", name, problem="has exclude_from_weight_decay", fix=fix)
+    options = optimizer.get_config()
+    content: dict[str, Any] = {"name": "keras", "class_name": name}
+    for argument in ("use_ema", "loss_scale_factor", "gradient_accumulation_steps"):
+        if options[argument]:
+            fix = f"compile without it, and {OWN_FORMS[argument]}"
+            raise invalid(f"optimizer.{argument}", options[argument], problem="is an option of the run", fix=fix)
+    for key, argument in _CLIP_ARGUMENTS.items():
+        if options[argument] is not None:
+            content["clip"] = {key: options[argument]}
+    rate = options.pop("learning_rate")
+    content["learning_rate"] = rate
+    if isinstance(rate, Mapping):
+        own = rate["config"]
+        schedule = _SCHEDULES.get(rate["class_name"], {})
+        if not schedule or own.get("warmup_steps"):
+            problem = "is no schedule of Keras that a run has, or has a warm-up"
+            fix = "compile with a number, and set optimizer.schedule"
+            raise invalid("optimizer.learning_rate", rate["class_name"], problem=problem, fix=fix)
+        content["learning_rate"] = own["initial_learning_rate"]
+        content["schedule"] = {key: own.get(argument, argument) for key, argument in schedule.items()}
+    return content | {
+        key: value for key, value in options.items() if key not in (*OWN_FORMS, "name") and value is not None
+    }
 
 
 def _class_of(config: OptimizerConfig) -> str:

@@ -91,8 +91,9 @@ def check(config: RunConfig) -> RunConfig:
     step_metrics = task.step_metric_names(config.task)
     listeners.check(config.trainer.callbacks)
     checks_trainer.check(config.trainer, config.task.name, counts_tokens=task.entry(config.task).counts_tokens)
-    trainer = checks_trainer.with_metrics(config.trainer, directions, step_metrics)
-    checks_trainer.with_plateau_metric(config.optimizer, trainer, directions, step_metrics)
+    if not task.entry(config.task).of_model:  # whose metrics only the built model knows
+        trainer = checks_trainer.with_metrics(config.trainer, directions, step_metrics)
+        checks_trainer.with_plateau_metric(config.optimizer, trainer, directions, step_metrics)
     _check_writers(config.tracking.writers)
     location.check(config.tracking)
     if config.tracking.uri is not None:

@@ -1,0 +1,62 @@
+"""A builder that returns a compiled model: losses, metrics and updates are those of Keras's own `fit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import forks
+from tests.commands import ran
+
+RUN = (
+    "engine=jax model=custom model._target_=tests.task.compiled_nets.build task=compiled task.example_weight=share "
+    "dataset=arrays dataset.path=data dataset.holdout=0 dataset.batch_size=12 dataset.remainder=pad "
+    "dataset.shuffle=false dataset.standardize=false trainer.epochs=2 tracking=none mesh=batch4 "
+    "hydra.run.dir=run"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def stock(folder: Path) -> dict[str, Any]:
+    done = forks.python("-m", "tests.task.compiled_nets", str(folder), folder=forks.ROOT, library=forks.JAX)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_run_computes_what_fit_does(folder: Path, stock: dict[str, Any]) -> None:
+    # The last batch of training and of the evaluation has padding.
+    done = ran(folder, "runner", *RUN.split())
+    assert (
+        "optimizer: Adam, learning rate 0.05, exponential schedule; loss and metrics are of the model's" in done.stdout
+    )
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    for name, expected in stock["history"].items():
+        split = "eval" if name.startswith("val_") else "train"
+        metric = name.removeprefix("val_")
+        if split == "train" and metric in ("weighted_accuracy", "far"):
+            # Keras weights them over the epoch, and steps don't.
+            assert f"train_{metric}" not in summary
+            continue
+        # Both add up float32 numbers near 1, in another order.
+        assert summary[f"{split}_{metric}"] == pytest.approx(expected, abs=3e-7), name
+
+
+def test_an_optimizer_that_no_run_has_is_one_line(stock: dict[str, Any]) -> None:
+    parts = [
+        "optimizer.class_name=Own: is no optimizer of Keras that a run has; compile with one of",
+        "optimizer.class_name=AdamW: has exclude_from_weight_decay; compile without it, and set optimizer.groups",
+        "optimizer.use_ema=true: is an option of the run; compile without it, and set optimizer.ema.decay",
+        "optimizer.gradient_accumulation_steps=2: is an option of the run; compile without it, and set trainer.accum",
+        "optimizer.learning_rate=InverseTimeDecay: is no schedule of Keras that a run has",
+    ]
+    for error, part in zip(stock["errors"], parts, strict=True):
+        assert error.startswith(part)
+        assert "\n" not in error
