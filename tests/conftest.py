@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import shutil
 import signal
@@ -9,7 +10,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from tests import forks
+from tests import forks, hydra_reads
 
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # what a run says and records is the same on a machine with GPUs
 os.environ.setdefault("RUNNER_CLUSTER_SECRET", "what the processes of the tests share")  # not a file in the home
@@ -26,11 +27,17 @@ for number in (signal.SIGHUP, signal.SIGINT):  # as what starts with nohup, or i
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
 
+hydra_reads.remember()
+gc.disable()  # as tests are collected, nothing of what is made is garbage
+
 SPOILED = pytest.StashKey[bool]()
 
 # In minutes of work each; see `pytest_collection_modifyitems`.
 LONGEST = [
     "tests/docs/test_pages.py",
+    "tests/parity/test_parity.py",
+    "tests/config/test_refusals.py",
+    "tests/config/test_config.py",
     "tests/campaign/test_mutations.py",
     "tests/run/test_presets.py",
     "tests/sweep/test_sweep.py",
@@ -52,6 +59,8 @@ def pytest_collection_finish() -> None:
     They change the environment, so that no program could be forked (see `tests.forks`), and all tests after it would
     take three times as long and start what they test in another way.
     """
+    gc.freeze()  # a collection in a test need not look at all tests
+    gc.enable()
     reason = forks.why_all_starts_are_real()
     if reason is not None:
         raise pytest.UsageError(f"as tests are collected: {reason}; import it in a program that the test starts")

@@ -6,6 +6,8 @@ and flags come to be in the forked programs, as they would after a real start.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -18,19 +20,27 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
 
+from runner.cluster import launch
 from runner.host.outputs import quiet_native_log
-from tests import forks
+from tests import forks, hydra_reads
 
 _BESIDE = (
     *("matplotlib.pyplot", "mlflow", "hydra", "hydra.core.plugins", "rich.console", "rich.progress", "rich.table"),
     *("rich.tree", "safetensors.numpy", "h5py", "alembic.command", "mlflow.store.tracking.sqlalchemy_store"),
+    *("mlflow.store.tracking.sqlalchemy_workspace_store", "mlflow.system_metrics.system_metrics_monitor"),
+    *("sqlalchemy.dialects.sqlite", "rich._emoji_codes", "simplejpeg"),
+    # All that composes and checks a config. What computes is left to the programs: some replace parts of it first.
+    "runner.cli.app",
 )
 Request = Mapping[str, Any]
 # What a terminal, a scheduler or a launcher sends to a whole process group. It is meant for the program, not for the
@@ -54,6 +64,16 @@ def preload(library: str) -> None:
     load(entry.libraries, without=entry.hidden)
     if library != forks.JAX:
         importlib.import_module("mlflow.tensorflow")
+    hydra_reads.remember(at_once=True)
+    draw = Figure.savefig
+
+    def save(figure: Figure, path: Path, **options: Any) -> None:
+        if os.environ.get(forks.DRAWN[0]) == forks.DRAWN[1]:
+            draw(figure, path, **options)
+        else:
+            Image.new("RGB", (8, 8)).save(path)
+
+    Figure.savefig = save  # type: ignore[method-assign, assignment]
 
     others = {name for each in registry.ENGINES.values() for name in each.libraries} - {*entry.libraries}
 
@@ -147,6 +167,7 @@ def take_over(request: Request, installed: list[str]) -> list[str]:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    launch.AS_TYPED[launch.FULL_ERROR] = os.environ.get(launch.FULL_ERROR, "")  # read at its import
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for number, name in enumerate(("stdout", "stderr"), start=1):
         # New ones: the server's own remember whether they could seek.
@@ -179,6 +200,23 @@ def execute(arguments: list[str]) -> None:
     exec(compile(what, "<string>", "exec"), main.__dict__)
 
 
+def leave(code: int) -> NoReturn:
+    """Ends a program as a real one ends up to its exit handlers, and what it has printed.
+
+    The interpreter would then take apart all that the server has imported. That copies its memory, and costs more than
+    most programs do.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # the interpreter says what it makes of it
+    ctypes.CDLL(None).fflush(None)
+    os._exit(code & 0xFF)
+
+
 def main() -> None:
     """Serves until the process that started this one is gone."""
     library, descriptor = sys.argv[1:]
@@ -189,7 +227,13 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what is imported stays: no collection in a forked process needs to look at it, and copy its pages
     request = next_program(library, socket.socket(fileno=int(descriptor)), mask)
-    execute(take_over(request, installed))
+    try:
+        execute(take_over(request, installed))
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise  # the interpreter prints it
+        leave(ended.code or 0)
+    leave(0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Importing TensorFlow or JAX, MLflow and the rest is most of what a short run costs. A program that is forked here gets
 what a real start gives it: environment, working folder, arguments, standard streams, import path, `__main__` and the
-way it ends; `tests.fork_server` is the other side. It is a child of the caller like any other process.
+way it ends; `tests.fork_server` is the other side. It is a child of the caller like any other process. Its pictures
+are blank unless `DRAWN` is set: to draw them takes half of a short run's time, and tests of pictures draw them.
 
 What can't be forked alike is started for real: another interpreter, options of `subprocess.Popen` that have no place
 here, or an environment with other values of what libraries read as they are imported. So is everything where
@@ -140,6 +141,7 @@ def adopt_orphans(on: bool) -> None:
 
 
 REAL = ("RUNNER_TESTS_FORK", "0")  # set in the environment: every program is started for real
+DRAWN = ("RUNNER_TESTS_DRAW", "1")  # set in the environment: forked programs draw their pictures
 _servers: dict[str, Server] = {}
 # Of the tests' own start, where set: a server may be started by a test that has changed its environment.
 start_environment: dict[str, str] = {}

@@ -1,8 +1,9 @@
-"""Empty MLflow stores. Making one takes MLflow seconds, so each process of the tests makes one and copies it."""
+"""Empty MLflow stores. Making one takes MLflow seconds, so a session makes one, and its tests copy it."""
 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import tempfile
 import threading
@@ -14,12 +15,16 @@ _making = threading.Lock()
 
 @functools.cache
 def made() -> Path:
-    """Returns an empty store that was made once."""
-    from runner.tracking.store import open_store
+    """Returns an empty store that was made once, by this process or another one with the same cache."""
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or tempfile.mkdtemp(prefix="store-")) / "empty.db"
+    if not kept.exists():
+        from runner.tracking.store import open_store
 
-    path = Path(tempfile.mkdtemp(prefix="store-")) / "mlflow.db"
-    open_store(f"sqlite:///{path}", "unused")
-    return path
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix="store-", dir=kept.parent)) / "mlflow.db"
+        open_store(f"sqlite:///{path}", "unused")
+        path.replace(kept)  # at once: another process may look for it
+    return kept
 
 
 def store_in(folder: Path) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,16 @@ import pytest
 from tests import forks
 from tests.plan.test_hardware import GPT
 
-ROOT = Path(__file__).parents[2]
 # GPT of `test_hardware` without what a candidate sets.
 MODEL = tuple(word for word in GPT if not word.startswith("model.remat"))
 BATCH = "dataset.batch_size=64"
 
 
 def run(module: str, folder: Path, *words: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", module, *words, f"hydra.run.dir={folder}"]
+    words = ("-m", module, *words, f"hydra.run.dir={folder}")
     # Wide enough for a table without line breaks.
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    done = forks.run(command, library="jax", cwd=folder.parent, env=environment, timeout=600)
-    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
-    return str(done.stdout) + (str(done.stderr) if code else "")
+    done = forks.python(*words, folder=folder.parent, code=code, library="jax", COLUMNS="200")
+    return done.stdout + (done.stderr if code else "")
 
 
 def overrides(candidate: dict[str, Any]) -> list[str]:

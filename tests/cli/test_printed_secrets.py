@@ -1,4 +1,4 @@
-"""What Hydra prints of a config has no password, whatever file or interpolation brings it."""
+"""What Hydra prints of a config has no password, whatever brings it, and needs no import of anything heavy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.refusals import without_libraries
+
 # Whatever YAML does with its text: folds it, or keeps its lines.
 LONG = f"postgresql://user:{'a' * 50} {'b' * 50} hunter2@localhost/db"
 EVERYWHERE = f"""# @package _global_
@@ -38,7 +39,7 @@ def printed(tmp_path: Path, preset: str, *arguments: str) -> str:
     line = [sys.executable, "-m", "runner", *arguments]
     if "--cfg" in arguments or "-c" in arguments:
         line.append("--resolve")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "MY_SECRET": "hunter2", "MY_VALUE": "plain"}
+    environment = os.environ | {"PYTHONPATH": without_libraries(tmp_path), "MY_SECRET": "hunter2", "MY_VALUE": "plain"}
     environment["MY_VALUE_TOO"] = "hunter2"
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

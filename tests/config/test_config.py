@@ -71,10 +71,10 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(CONF).with_suffix(""))
 
 
-def composed(*overrides: str) -> DictConfig:
+def composed(*overrides: str, with_hydra: bool = False) -> DictConfig:
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return compose("config", overrides=list(overrides))
+        return compose("config", overrides=list(overrides), return_hydra_config=with_hydra)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=name_of)
@@ -95,16 +95,9 @@ def test_every_option_composes_and_passes_every_check(
     assert rest_of_the_batch(config) == 0
 
 
-def hydra_of(*overrides: str) -> DictConfig:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        node: DictConfig = compose("config", overrides=list(overrides), return_hydra_config=True).hydra
-    return node
-
-
 @pytest.mark.parametrize("preset", sorted(path.stem for path in CONF.glob("experiment/*.yaml")))
 def test_every_preset_gives_its_sweeper_and_launcher_the_keys_that_they_take(preset: str) -> None:
-    node = hydra_of(f"experiment={preset}")
+    node = composed(f"experiment={preset}", with_hydra=True).hydra
     assert "_target_" not in node.launcher
     kind = schema_hydra.SearchSweeper if "n_trials" in node.sweeper else schema_hydra.GridSweeper
     assert set(node.sweeper) <= set(fields_of(kind))

@@ -137,13 +137,6 @@ def test_the_process_refuses_with_code_2_before_importing_anything_heavy(line: s
     assert not (tmp_path / "run").exists()
 
 
-def test_cfg_job_prints_the_composed_config_without_importing_anything_heavy(tmp_path: Path) -> None:
-    done = _run(tmp_path, "mesh=batch8", "trainer.epochs=7", "--cfg", "job")
-    assert done.stderr == ""
-    assert "epochs: 7" in done.stdout
-    assert "batch: 8" in done.stdout
-
-
 def test_full_error_shows_the_traceback_before_the_line(tmp_path: Path) -> None:
     done = _run(tmp_path, "trainer.epochs=0", f"hydra.run.dir={tmp_path / 'run'}", code=2, HYDRA_FULL_ERROR="1")
     assert done.stderr.startswith("Traceback")

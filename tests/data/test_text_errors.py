@@ -31,7 +31,6 @@ def folder(tmp_path: Path) -> Path:
         # What is called test is not trained on where nothing is called train.
         (["test/a.txt", "validation/b.txt", "c/d.txt"], "has the splits test, validation, but no split train; name"),
         (["test.txt", "a.txt"], "has the splits test, but no split train; name"),
-        (["data/val-00000-of-00001.jsonl"], "has the splits val, but no split train; name"),
         (["train/a.txt", "test.txt"], "train is read from folders, but test is not"),
         (["train.txt", "test/a.txt", "b.txt"], "train is read from files"),
         (["train.txt", "data/val-00000-of-00001.jsonl"], "val is not"),

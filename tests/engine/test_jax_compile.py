@@ -10,7 +10,6 @@ from tests.engine.jax_runs import answer
 LAYERS = {
     "Dense(5)": (0, 0),
     "Conv2D(5, 3, padding='same')": (2, 0),
-    "Conv2D(5, 4, strides=2)": (2, 0),
     "Conv2D(5, 3, strides=2, padding='same')": (2, 0),
     "Conv2D(5, 1, strides=2)": (2, 0),
     "Conv2D(6, 3, groups=2)": (3, 3),

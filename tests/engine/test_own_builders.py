@@ -71,7 +71,6 @@ BROADCAST = ["task=custom", "task._target_=own_builders.broadcast"]
 SPLIT = "trainer.accumulate_steps=2"
 TRAINED = {
     "towers": ("two", [JAX]),
-    "plain": ("x", [JAX]),
     "causal": ("rows", [JAX, *LANGUAGE]),
 }
 REJECTED = [

@@ -115,5 +115,5 @@ reply = TestClient(init(model)).post("/invocations", json={"inputs": file["image
 assert reply.json()["predictions"]["class"] == answer["class"].tolist(), reply.text[:500]
 print(float(np.mean(answer["class"] == file["label"])))
 """
-    found = forks.answer("-c", code, store, str(tmp_path / "test.npz"), PYTHONPATH="")
+    found = forks.answer("-c", code, store, str(tmp_path / "test.npz"), library=forks.TENSORFLOW)
     assert found == pytest.approx(summary["eval_accuracy"])

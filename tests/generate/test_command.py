@@ -46,7 +46,11 @@ def text(folder: Path, engine: str, name: str, *overrides: str) -> str:
 
 @pytest.mark.parametrize("engine", forks.OF_ENGINE)
 def test_a_mesh_and_one_device_write_the_same_text(tmp_path: Path, engine: str) -> None:
-    run(tmp_path, "runner", *LANGUAGE_MODEL, f"engine={engine}", f"hydra.run.dir={tmp_path / 'run'}", engine=engine)
+    where = f"hydra.run.dir={tmp_path / 'run'}"
+    trained = run(tmp_path, "runner", *LANGUAGE_MODEL, f"engine={engine}", where, engine=engine)
+    assert "sample of samples/step_000000080.txt:" in trained.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert {"eval_perplexity", "eval_bits_per_byte", "eval_accuracy", "tokens_per_second"} <= set(summary)
 
     greedy = text(tmp_path, engine, "greedy", PROMPT, GREEDY)
     assert greedy == text(tmp_path, engine, "greedy_one", PROMPT, GREEDY, "mesh=single")

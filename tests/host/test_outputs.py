@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from runner.cli.messages import one_line
 from runner.errors import ConfigError
 from runner.host import outputs
 from runner.host.outputs import LogFile
+from tests import forks
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
@@ -52,9 +50,6 @@ def test_a_warning_is_on_the_terminal_and_in_the_log_while_native_output_is_in_t
         "with outputs.quiet_native_log(Path('runner.log')):\n"
         "    os.write(2, b'native words\\n')\n    outputs.warn('the store is slow')\noutputs.warn('it is gone')"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
+    done = forks.python("-c", code, folder=tmp_path)
     assert done.stderr == "warning: the store is slow\nwarning: it is gone\n"
     assert (tmp_path / "runner.log").read_text() == "native words\nwarning: the store is slow\n"

@@ -41,10 +41,7 @@ def test_a_value_of_python_is_one_of_the_command_line() -> None:
     ("overrides", "shown"),
     [
         (["mesh=batch7"], "mesh=batch7: unknown option"),
-        (["mesh=batch8", "dataset.batch_size=100"], "dataset.batch_size=100: must be a multiple of 8"),
-        (["trainer.epoch=1"], "trainer.epoch=1: unknown key"),
         (["trainer.epochs=1,2"], "trainer.epochs=1,2:"),
-        (["=5"], "'=5': has no key"),
         (["-m"], "-m: must be an override of one run, not a flag; write key=value"),
         (["--help"], "--help: must be an override of one run"),
         (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN: is a sweep"),

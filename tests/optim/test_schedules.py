@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -62,6 +60,5 @@ def test_a_schedule_after_a_warm_up_is_the_schedule_later(name: str) -> None:
 
 
 def test_verify_compares_with_keras_own_schedules_where_keras_has_them() -> None:
-    command = [sys.executable, "-m", "tests.optim.schedules_worker"]
-    done = forks.run(command, library=forks.JAX, timeout=100, check=True)
-    assert json.loads(done.stdout) == {"tabulated": ["linear after a warm-up"], "differing": []}
+    found = forks.answer("-m", "tests.optim.schedules_worker", library=forks.JAX)
+    assert found == {"tabulated": ["linear after a warm-up"], "differing": []}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests import forks
+from tests import forks, stores
 from tests.parity.row import Row
 from tests.parity.rows import ROWS
 
@@ -41,14 +41,15 @@ class Result:
         return found + ["is not rejected"] * ("rejected" in row.meant)
 
 
-def train(rows: Sequence[Row], folder: Path) -> None:
+def train(rows: Sequence[Row], folder: Path, meshes: Sequence[str] = MESHES) -> None:
     """Trains rows on both sides, one process per side and engine; their files are in the folder."""
+    stores.store_in(folder)
     for engine, keras in _KERAS.items():
         names = [row.name for row in rows if row.engine == engine]
         if not names:
             continue
         library = forks.OF_ENGINE[engine]
-        for arguments in (["tests.parity.stock", keras], *(["tests.parity.runs", mesh] for mesh in MESHES)):
+        for arguments in (["tests.parity.stock", keras], *(["tests.parity.runs", mesh] for mesh in meshes)):
             quiet = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
             forks.python("-m", *arguments, str(folder), *names, library=library, timeout=_SECONDS, **quiet)
 

@@ -75,7 +75,7 @@ def test_a_second_signal_ends_processes_that_are_stuck(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
-    with launched(tmp_path, "wait_for_all", 3) as (launcher, pids):
+    with launched(tmp_path, "wait_for_all") as (launcher, pids):
         launcher.send(signal.SIGKILL)
         assert end_of(launcher, pids).code == -signal.SIGKILL
 
@@ -93,7 +93,7 @@ def test_a_process_that_is_killed_is_the_end_of_all_in_one_line(tmp_path: Path, 
 
 @pytest.mark.parametrize(("act", "code"), [("stand_alone_last", 1), ("refuse_last", 2)])
 def test_the_failure_of_one_is_one_line_and_its_exit_code(tmp_path: Path, act: str, code: int) -> None:
-    with closing(Process(tmp_path / "launcher", {"name": "local", "processes": 3}, act)) as (launcher,):
+    with closing(Process(tmp_path / "launcher", {"name": "local", "processes": 2}, act)) as (launcher,):
         done = launcher.end()
     assert done.code == code
     (line,) = done.lines

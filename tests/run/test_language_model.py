@@ -1,4 +1,4 @@
-"""A language model from its command lines: metrics, samples, the same losses on a mesh and in several processes."""
+"""A language model from its command lines. Of its samples, see tests/generate; of its losses, tests/golden."""
 
 import json
 import subprocess
@@ -28,29 +28,6 @@ TEXT = [
 
 def run(folder: Path, module: str, *overrides: str, engine: str) -> subprocess.CompletedProcess[str]:
     return ran(folder, module, *overrides, library=forks.OF_ENGINE[engine], XDG_CACHE_HOME=str(folder.parent))
-
-
-def trained(folder: Path, engine: str, *overrides: str) -> tuple[dict[str, Any], dict[str, str], str]:
-    """Returns a run's summary, its samples by file, and what it printed."""
-    where = folder / "run"
-    done = run(folder, "runner", *TEXT, f"engine={engine}", f"hydra.run.dir={where}", *overrides, engine=engine)
-    texts = {path.name: path.read_text() for path in sorted((where / "samples").iterdir())}
-    return json.loads((where / "summary.json").read_text()), texts, done.stdout
-
-
-@pytest.mark.parametrize("engine", forks.OF_ENGINE)
-def test_a_mesh_has_the_losses_and_the_samples_of_one_device(tmp_path: Path, engine: str) -> None:
-    one, texts, said = trained(tmp_path / "one", engine, "mesh=single")
-    assert list(texts) == ["step_000000006.txt", "step_000000012.txt"]
-    last = texts["step_000000012.txt"]
-    assert last.startswith("step 12, seed 1337\n--- greedy\ndef")
-    assert "\n--- temperature 0.8\ndef" in last
-    assert "sample of samples/step_000000012.txt:" in said
-    assert {"eval_perplexity", "eval_bits_per_byte", "eval_accuracy", "tokens_per_second"} <= set(one)
-    mesh, others, _ = trained(tmp_path / "mesh", engine, "mesh=batch4_model2", "layout=megatron")
-    for name in ("train_loss", "eval_loss", "eval_perplexity", "eval_bits_per_byte"):
-        assert mesh[name] == pytest.approx(one[name], rel=1e-4), name  # twelve steps of Adam, of sums in another order
-    assert others == texts
 
 
 def in_folder(folder: Path, engine: str, *overrides: str) -> None:

@@ -206,17 +206,16 @@ NAMES = ["$x^{$", "", "a\x00\x1b[2J\r\nb\tc\u202eb\u05d0\u65e5\udcff" + "x" * 30
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_pictures_draw_any_name_literally(tmp_path: Path, name: str) -> None:
-    names = [name, "b", name]
+def test_pictures_draw_any_name_literally(tmp_path: Path) -> None:
     matrix = np.array([[1, 2, 0], [0, 1, 1], [1, 1, 1]])
     images = np.zeros((3, 4, 4, 3), np.uint8)
     classes = np.zeros((3, 4, 4), np.int32)
     values = np.arange(6.0).reshape(2, 3)
-    confusion(tmp_path / "a.png", matrix, names)
-    confusion(tmp_path / "b.png", np.ones((30, 30), int), names * 10)
-    examples(tmp_path / "c.png", images, [(name, name)] * 3, "title")
-    curves(tmp_path / "g.png", {name: [Curve(name, [(0.0, 1.0), (1.0, 2.0)])]}, name)
-    against(tmp_path / "h.png", name, name, {name: [(name, 1.0), ("b", 2.0)]})
-    draw.segmentation(tmp_path / "e.png", images, classes, classes, names)
-    draw.predicted(tmp_path / "f.png", values, values, names)
+    confusion(tmp_path / "a.png", matrix, NAMES)
+    confusion(tmp_path / "b.png", np.ones((30, 30), int), NAMES * 10)
+    examples(tmp_path / "c.png", images, [(name, name) for name in NAMES], "title")
+    for name in NAMES:
+        curves(tmp_path / "g.png", {name: [Curve(name, [(0.0, 1.0), (1.0, 2.0)])]}, name)
+        against(tmp_path / "h.png", name, name, {name: [(name, 1.0), ("b", 2.0)]})
+    draw.segmentation(tmp_path / "e.png", images, classes, classes, NAMES)
+    draw.predicted(tmp_path / "f.png", values, values, NAMES)

@@ -1,9 +1,10 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+
+from tests import forks
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ if end != "leave":
 
 def _start(uri, root, end):
     command = [sys.executable, "-c", RUN, uri, str(root), end]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
+    return forks.Popen(command, library=forks.JAX, cwd=forks.ROOT, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.nightly

@@ -205,7 +205,7 @@ def test_a_run_killed_anywhere_ends_the_same_with_every_point_once(
     assert sorted(store.points) == sorted(whole[2].points)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.integers(0, 20), every=st.one_of(st.none(), st.integers(1, 7)), kind=st.sampled_from(list(LENGTHS)))
 def test_a_run_ended_by_a_signal_loses_no_step(
     wholes: dict[str, Whole], tmp_path_factory: pytest.TempPathFactory, calls: int, every: int | None, kind: str
@@ -228,13 +228,20 @@ def test_a_run_ended_by_a_signal_loses_no_step(
         assert {step for key, step in keys if key == "eval/loss"} == EVALUATED[kind]
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the checkpoints of a run by steps, one of each step."""
+    folder = tmp_path_factory.mktemp("saved")
+    train(make_config(1, BY_STEPS, keep=99), Store(), folder)
+    return folder
+
+
 @pytest.mark.parametrize("at", range(1, 21))
 def test_a_run_by_steps_that_is_resumed_at_any_step_ends_the_same(
-    wholes: dict[str, Whole], tmp_path: Path, at: int
+    wholes: dict[str, Whole], saved: Path, at: int
 ) -> None:
-    config = make_config(1, BY_STEPS, keep=99)
-    train(config, Store(), tmp_path)
-    engine, result = train(config, Store(), tmp_path, Checkpoint(storage.place(tmp_path, at)))
+    config = make_config(None, BY_STEPS)
+    engine, result = train(config, Store(), None, Checkpoint(storage.place(saved, at)))
     same(engine, result, wholes["steps"])
 
 
