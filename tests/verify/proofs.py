@@ -41,6 +41,12 @@ def initial(dtype: Any = jnp.float32) -> State:
     return State(weights, jax.tree.map(jnp.zeros_like, weights), jax.random.key(7), 0)
 
 
+def in_float64() -> State:
+    """A state of NumPy's default floats, which a device rounds to float32."""
+    state = initial()
+    return state._replace(weights=jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) / 3, state.weights))
+
+
 def batches(rows: int = 8) -> list[Tree]:
     made = np.random.default_rng(1)
     found = []
@@ -177,6 +183,7 @@ def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
         lambda: compare(reference, gradients=(lambda s, b: gradients_of(s, scaled(b)), gradients_of)),
     )
     yield "bfloat16 state", lambda: compare(jax.jit(reference), state=initial(jnp.bfloat16))
+    yield "float64 of NumPy", lambda: compare(on_mesh(), jax.jit(reference), state=in_float64(), **split)
     yield "bfloat16 products", lambda: compare(low)
     yield "bfloat16 products, wrong", lambda: compare(lambda s, b: low(s, b | {"x": b["x"] * 1.1}))
     yield "evaluation", lambda: compare(still, still, steps=0, given=[*batches(), *batches(5)])

@@ -44,6 +44,8 @@ _REDRAWN = 0.5
 # the largest new entry. Beyond half of it the training is chaotic, and nothing is compared.
 _TRAINED = ("parameter", "statistic", "slot", "average")
 _CHAOS = 0.5
+# Kinds whose size is compared too.
+_SIZED = ("point", "update")
 # Kinds of checks of the training from the start, see `Check.kind`.
 FROM_THE_START = {"loss", "gradient", "stepped", *_TRAINED}
 # Quantiles of the entries' differences that are compared, by the name that the table shows. A wrong engine moves most
@@ -149,10 +151,12 @@ def spread(single: Trajectory, runs: Iterable[Trajectory], describe: Describe) -
     widest: dict[str, Array] = {}
     for run in runs:
         for key, value in run.items():
-            # A metric that is NaN or Inf on the single device is missing there, and is not compared.
-            if key not in single or describe(key).exact:
+            entry = describe(key)
+            # A metric that is NaN or Inf on the single device is missing there, and is not compared. Nor is what one
+            # side alone makes, such as the points.
+            if key not in single or entry.exact or (entry.one_sided and entry.kind != "tiny"):
                 continue
-            differences = _differences(single, key, value, describe(key))
+            differences = _differences(single, key, value, entry)
             if key in widest:
                 differences = np.maximum(widest[key], differences)
             widest[key] = differences
@@ -162,7 +166,9 @@ def spread(single: Trajectory, runs: Iterable[Trajectory], describe: Describe) -
 def _differences(single: Trajectory, key: str, value: Array, entry: Entry) -> Array:
     if entry.is_loss:
         return np.asarray(np.abs(value.astype(np.float64) - single[key]))
-    growth = relative_growth(value, single[key], _movement(single, key, entry))
+    growth = 0.0
+    if entry.kind in _SIZED:
+        growth = relative_growth(value, single[key], _movement(single, key, entry))
     if entry.kind == "tiny":
         # It may have no direction in which another one could be longer.
         growth = _over(_length(value - single[key]), _length(single[key]))
@@ -179,12 +185,15 @@ def _movement(run: Trajectory, key: str, entry: Entry) -> Array:
 
 def at_ranks(values: Array, reference: Array) -> Array:
     """Returns the largest difference of the closest half, 90%, 99% and all of the entries; NaN counts as infinite."""
-    difference = np.abs(values.astype(np.float64) - reference.astype(np.float64)).ravel()
+    # In place: for large arrays, new memory takes as long as the arithmetic.
+    difference = np.subtract(values, reference, dtype=np.float64).ravel()
     if not difference.size:
         return np.zeros(len(RANKS))
+    np.abs(difference, out=difference)
     difference[np.isnan(difference)] = math.inf
     places = [math.ceil(share * difference.size) - 1 for share in RANKS.values()]
-    return np.asarray(np.partition(difference, places)[places])
+    difference.partition(places)
+    return difference[places]
 
 
 def relative_growth(values: Array, reference: Array, along: Array) -> float:
@@ -195,8 +204,9 @@ def relative_growth(values: Array, reference: Array, along: Array) -> float:
     square = float(np.sum(np.square(along)))
     if not square:
         return 0.0
-    difference = values.astype(np.float64) - reference.astype(np.float64)
-    return float(np.sum(difference * along)) / square
+    difference = np.subtract(values, reference, dtype=np.float64)
+    difference *= along
+    return float(np.sum(difference)) / square
 
 
 def compare(
@@ -320,15 +330,16 @@ def _compared(
 
     difference = np.asarray(differences)
     spreads = np.asarray(spread_at_ranks)
-    entry_sizes = at_ranks(expected, np.zeros_like(expected))
-    tolerance = FACTOR * spreads + ulps + sums * largest_move + storage * entry_sizes
+    tolerance = FACTOR * spreads + ulps + sums * largest_move
+    if storage:
+        tolerance = tolerance + storage * at_ranks(expected, np.zeros_like(expected))
     # What a relative error of the whole array would change at each rank.
     moves = at_ranks(moved, np.zeros_like(moved))
 
     # What rounding leaves of terms that cancel has no direction in which another remainder could be longer: the share
     # of one in the other is a quotient of two draws, of which three runs show little. Its entries count. An array that
     # has not moved, such as a frozen weight, has no size.
-    if entry.kind in ("point", "update") and not is_zero and largest_move:
+    if entry.kind in _SIZED and not is_zero and largest_move:
         size_tolerance = size_noise + _over(ulps, length) + ULPS * epsilon
         size_tolerance += storage * _over(_length(expected * (moved / length)), length)
         # The size is relative: in units of the scale it is printed and compared like an entry's difference.

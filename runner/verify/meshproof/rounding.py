@@ -64,9 +64,12 @@ def rounding_of(terms: int, precision: str = "float32", state: str = "float32") 
 
 def with_noise(values: Array, noise: float, rng: np.random.Generator, least: float = 0.0) -> Array:
     """Adds uniform relative noise to every entry; entries smaller than `least` are scaled by `least`."""
-    sizes = np.maximum(np.abs(values), least)
-    offsets = noise * rng.uniform(-1.0, 1.0, values.shape) * sizes
-    return (values + offsets).astype(values.dtype)
+    # In place: for large arrays, new memory takes as long as the arithmetic.
+    noisy = np.asarray(rng.uniform(-1.0, 1.0, values.shape))
+    noisy *= noise
+    noisy *= np.maximum(np.abs(values), least)
+    noisy += values
+    return noisy.astype(values.dtype, copy=False)
 
 
 def weights_with_noise(weights: Mapping[str, Array], noise: float, rng: np.random.Generator) -> dict[str, Array]:

@@ -220,6 +220,7 @@ class Reference(Side):
       arrays: of its run without noise.
       spread: differences of its perturbed runs.
       starts: by number, the step and state of each point.
+      points: arrays of the steps from there, without noise.
     """
 
     trained: Sequence[str]
@@ -229,6 +230,7 @@ class Reference(Side):
     arrays: Arrays
     spread: Arrays
     starts: dict[int, tuple[int, Arrays]]
+    points: Arrays
 
     def prepare(self, parameters: trees.Select | None) -> None:
         """Trains without noise, and finds what is trained and the points.
@@ -245,9 +247,9 @@ class Reference(Side):
         if parameters is not None:
             self.trained = trees.selected(floats, parameters)
         candidates = self.trained if setup.steps else floats
-        used = _read_by_outputs(self, candidates)
-        self.weights = [path for path in candidates if path in used] or candidates
         self._trace = _trace(self)
+        used = _read_by_outputs(self, candidates, compiled=self._trace is not None)
+        self.weights = [path for path in candidates if path in used] or candidates
         self._find_points({path: arrays[f"final/{path}"] for path in setup.initial}, moved)
         self._training = arrays
 
@@ -257,7 +259,9 @@ class Reference(Side):
         if getattr(self, "rounding", None) == rounding:
             return
         self.terms, self.rounding = terms, rounding
-        self.arrays = self.compared(self._training | self._at_points())
+        # Gradients are found again: what is a remainder of rounding depends on it.
+        points = self.points if self.gradients is None else self._at_points()
+        self.arrays = self.compared(self._training | points)
         runs = (self._perturbed(seed) for seed in range(1, PERTURBED_RUNS + 1))
         self.spread = spread(self.arrays, runs, self.describe)
 
@@ -275,7 +279,7 @@ class Reference(Side):
 
     def _find_points(self, final: Arrays, moved: Sequence[str]) -> None:
         """Makes the points; one at which the reference is NaN or Inf is made closer, or left out."""
-        self.starts = {}
+        self.starts, self.points = {}, {}
         for number, step in enumerate(self.setup.point_steps):
             for share in perturb.SHARES:
                 rng = np.random.default_rng([self.setup.seed, number, step])
@@ -287,8 +291,10 @@ class Reference(Side):
                 others = {path: final[path] for path in (*self.weights, *moved) if path not in signed}
                 start |= perturb.weights(signed, share, rng) | perturb.slots(others, rng)
                 start = {path: value.astype(self.setup.initial[path].dtype) for path, value in start.items()}
-                if all(np.isfinite(value).all() for value in self.at(number, step, start).values()):
+                arrays = self.at(number, step, start)
+                if all(np.isfinite(value).all() for value in arrays.values()):
                     self.starts[number] = step, start
+                    self.points |= arrays
                     break
 
     def _at_points(self, noise: Noise = None) -> Arrays:
@@ -329,9 +335,10 @@ class Reference(Side):
         if noise is None:
             return end, outputs
         for path in self.weights:
-            change = end[path].astype(np.float64) - used[path].astype(np.float64)
+            change = np.subtract(end[path], used[path], dtype=np.float64)
             change = with_noise(change, self.rounding.noise, noise)
-            end[path] = (state[path].astype(np.float64) + change).astype(state[path].dtype)
+            change += state[path]
+            end[path] = change.astype(state[path].dtype)
         for path, value in outputs.items():
             if trees.is_float(value):
                 outputs[path] = np.asarray(with_noise(value, self.rounding.noise, noise))
@@ -413,7 +420,7 @@ def _changes(before: Arrays, after: Arrays) -> Arrays:
     changes = {}
     for path, value in before.items():
         if trees.is_float(value):
-            changes[path] = (after[path].astype(np.float64) - value.astype(np.float64)).astype(np.float32)
+            changes[path] = np.subtract(after[path], value, dtype=np.float64).astype(np.float32)
     return changes
 
 
@@ -484,7 +491,7 @@ def _trace(side: Side) -> Any:
         return None  # a step of Python numbers, say; its sums are guessed from the batch
 
 
-def _read_by_outputs(side: Side, candidates: Sequence[str]) -> set[str]:
+def _read_by_outputs(side: Side, candidates: Sequence[str], *, compiled: bool) -> set[str]:
     """Returns the leaves on which the outputs depend: weights, and not an optimizer's slots.
 
     A step whose outputs JAX can't differentiate does not show it; then all are taken for weights.
@@ -501,8 +508,10 @@ def _read_by_outputs(side: Side, candidates: Sequence[str]) -> set[str]:
         outputs = jax.tree.leaves(function(*filled)[1])
         return sum(jnp.sum(output).real for output in outputs if jnp.issubdtype(output.dtype, np.inexact))
 
+    # One program without the new state takes half as long to compile as those of a step's parts.
+    gradient = jax.jit(jax.grad(total)) if compiled else jax.grad(total)
     try:
-        gradients = jax.grad(total)([arrays[place] for place in floats])
+        gradients = gradient([arrays[place] for place in floats])
     except Exception:
         return set(candidates)
     paths = list(side.setup.initial)

@@ -135,8 +135,12 @@ def _kind(leaf: object) -> str:
 
 
 def _value(leaf: Any) -> Array:
-    # A copy: a step may donate the buffer.
-    return np.array(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+    # A copy: a step may donate the buffer. Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is
+    # told otherwise.
+    array = np.array(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+    if array.dtype.kind in "fc":
+        array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    return array
 
 
 def _with_value(leaf: Any, value: Array, device: jax.Device | None) -> Any:
