@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -19,11 +19,12 @@ from runner.verify import points
 from runner.verify.request import Request
 
 
-def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
+def train(request: Request, reference: Mapping[str, Array], warn: Callable[[str], object] = print) -> dict[str, Array]:
     """Trains on the mesh from the single device's weights, then takes gradients and a step at each point.
 
     `reference` has the single device's arrays: initial values of every variable, losses, and points. The arrays that
-    are returned are those of `runner.verify.points.compare`; `initial/` has the engine's own initial weights.
+    are returned are those of `runner.verify.points.compare`; `initial/` has the engine's own initial weights. `warn`
+    gets what a run would warn of, as no comparison shows what both sides share.
 
     Raises:
       ConfigError: the config is invalid for the engine.
@@ -63,7 +64,7 @@ def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
     arrays |= {f"{points.STEPPED}/{path}": value for path, value in stepped.items()}
     arrays |= {f"final/{path}": final[path] for path in initial}
     arrays |= {path: final[path] for path in own_state if path not in initial}
-    arrays |= _at_points(engine, trained, request, reference)
+    arrays |= _at_points(engine, trained, request, reference, warn)
     return arrays
 
 
@@ -77,7 +78,11 @@ def _first_changes(engine: Engine, request: Request) -> dict[str, Array]:
 
 
 def _at_points(
-    engine: Engine, request: Request, full_request: Request, reference: Mapping[str, Array]
+    engine: Engine,
+    request: Request,
+    full_request: Request,
+    reference: Mapping[str, Array],
+    warn: Callable[[str], object],
 ) -> dict[str, Array]:
     """Returns the arrays of each point, see `runner.verify.points`."""
     arrays: dict[str, Array] = {}
@@ -89,11 +94,13 @@ def _at_points(
             # Before its first step, training rejects a loss that padding changes. So does this.
             batch = padded.batch_of(step)
             check_functions(*engine.with_and_without_others(batch, int((batch.weights > 0).sum())))
-        evaluation = full_request.evaluation(step)
-        engine.mixes_rows(evaluation[-1])
-        metrics = engine.evaluate(evaluation).metrics
+        batches = full_request.evaluation(step)
+        engine.mixes_rows(batches[-1])
+        evaluation = engine.evaluate(batches, keep_outputs=True)
+        for warning in task.warnings(evaluation):
+            warn(warning)
         names = points.part(reference, number, points.EVALUATED)
-        evaluated = {name: np.asarray([metrics[name]]) for name in names}
+        evaluated = {name: np.asarray([evaluation.metrics[name]]) for name in names}
         arrays |= points.keyed(number, points.EVALUATED, evaluated)
         point_request = request.at_point(reference, number)
         stack = point_request.stack_of(step)

@@ -130,6 +130,8 @@ def _record(report: Verification | None, failure: str, folder: Path, tracker: Tr
         tracker.set_tags(tags | figure_tags(report.figures()))
         console.print(report.table(console.width))
         console.print(report.basis(), soft_wrap=True, markup=False)
+        for warning in report.warnings:
+            console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     if failure:
         raise EngineError(failure)
     if report is not None:

@@ -24,9 +24,10 @@ _DROP = {"differ by": 1, "entries": 2}
 
 @dataclass(frozen=True)
 class Verification(Report):
-    """A comparison of a run on its mesh with one device."""
+    """A comparison of a run on its mesh with one device; its warnings are about what both sides share."""
 
     devices: int
+    warnings: tuple[str, ...] = ()
 
     @property
     def remark(self) -> str:
@@ -72,14 +73,16 @@ class Verification(Report):
     def write(self, folder: Path, versions: Mapping[str, str], name: str = "verify.json") -> Path:
         """Writes a JSON file with the versions of the packages that computed, and returns its path."""
         path = folder / name
-        path.write_text(json.dumps({**self.content(), "versions": dict(versions)}, indent=2) + "\n")
+        content = {**self.content(), "warnings": self.warnings, "versions": dict(versions)}
+        path.write_text(json.dumps(content, indent=2) + "\n")
         return path
 
 
 def from_fields(fields: Mapping[str, Any]) -> Verification:
     """Returns a verification from its fields, as another process wrote them."""
     checks = tuple(Check(**check) for check in fields["checks"])
-    return Verification(**{**fields, "checks": checks, "rounding": Rounding(**fields["rounding"])})
+    rounding = Rounding(**fields["rounding"])
+    return Verification(**{**fields, "checks": checks, "rounding": rounding, "warnings": tuple(fields["warnings"])})
 
 
 def failure_of(options: VerifyConfig, report: Verification | None) -> str:

@@ -112,7 +112,9 @@ def verified(folder: Path) -> Verification | None:
     if one_device is None:
         train(request, read_arrays(folder / _ARRAYS))
         return None
-    return one_device.compared_with(train(request, one_device.arrays))
+    warnings: list[str] = []
+    verification = one_device.compared_with(train(request, one_device.arrays, warnings.append))
+    return replace(verification, warnings=tuple(dict.fromkeys(warnings)))  # one for all points
 
 
 def prepared(folder: Path) -> Request:

@@ -40,6 +40,11 @@ def biased(keras, input_shape, num_classes):
     ]
     return keras.Sequential([keras.Input(input_shape), *layers])
 
+
+def activated(keras, input_shape, num_classes):
+    layers = [keras.layers.Flatten(), keras.layers.Dense(num_classes, activation="softmax")]
+    return keras.Sequential([keras.Input(input_shape), *layers])
+
 '''
 
 
@@ -240,6 +245,19 @@ def test_an_error_of_a_users_layer_is_told_in_its_own_words(tmp_path: Path, engi
     assert len(done.stderr.splitlines()) == 1
     assert "no training with me" in done.stderr
     assert "exited" not in done.stderr
+
+
+@pytest.mark.nightly
+def test_a_mistake_that_both_sides_share_is_warned_of(tmp_path: Path) -> None:
+    # One device is given the same options: the numbers agree, and are not those of the user's script.
+    model = ["engine=jax", "mesh=batch2", "model=custom", "model._target_=my_models.activated"]
+    said = command(tmp_path, *model, "verify.steps=3").stdout
+    warning = (
+        "the model's outputs are from 0 to 1, as after a softmax; set task.from_logits=false, or remove the activation"
+    )
+    assert said.count(f"warning: {warning}") == 1
+    assert result(tmp_path)["warnings"] == [warning]
+    assert "warning" not in command(tmp_path, *model, "verify.steps=3", "task.from_logits=false").stdout
 
 
 def test_a_side_that_refuses_the_config_ends_in_exit_code_two(tmp_path: Path) -> None:
