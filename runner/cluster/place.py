@@ -101,7 +101,8 @@ def find(config: ClusterConfig) -> Place | None:
         raise _unknown_count(config, given)
     if not 0 <= place.index < place.count:
         problem = f"must be a number from 0 to {place.count - 1}, different for each process"
-        raise invalid("cluster.index", config.index, problem=problem, fix="set cluster.index=0")
+        fix = "set it for each; Kubernetes gives it with completionMode: Indexed, Slurm with srun"
+        raise invalid("cluster.index", config.index, problem=problem, fix=fix)
     if not place.host:
         fix = "set it, such as cluster.coordinator=10.0.0.1:29400"
         raise invalid("cluster.coordinator", None, problem="needs the host and port of process 0", fix=fix)

@@ -32,11 +32,12 @@ def token(place: Place) -> str:
     if place.token:
         return place.token
     source = VARIABLE
-    own = os.environ.get(VARIABLE, "").strip().encode()
-    if not own and place.source == "Kubernetes":
+    # A variable that is set to nothing is a Secret that nobody filled in, not a missing one.
+    own = os.environ[VARIABLE].strip().encode() if VARIABLE in os.environ else None
+    if own is None and place.source == "Kubernetes":
         problem = "is needed on Kubernetes, whose pods share no home directory"
         raise invalid(VARIABLE, None, problem=problem, fix="set it from a Secret with secretKeyRef")
-    if not own:
+    if own is None:
         path, own = _of_home()
         source = str(path)
     if not _SHORTEST <= len(own) <= _LONGEST:

@@ -10,7 +10,8 @@ _MEMORY = "memory"
 _SCHEMES = {"s3": "bucket", "gs": "bucket", "az": "container", _MEMORY: "name"}
 _PACKAGE = "obstore"
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# With a slash too few it is no local path either: a checkpoint would go to a folder `s3:` of the machine's own disk.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|(s3|gs|az):")
 # Names that every store accepts, and no character that a shell, a URL or Hydra gives a meaning.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}", re.ASCII)
 _KEY = re.compile(r"[\w.,+=@ -]+")

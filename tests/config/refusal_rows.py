@@ -207,6 +207,7 @@ ROWS: list[tuple[str, ...]] = [
     ("cluster=local  cluster.processes=null", "cluster.processes=null", "cluster=local does not give"),
     (f"{_EXPLICIT}  cluster.coordinator=h:1", "different for each process"),
     (f"{_EXPLICIT}  cluster.index=0", "set it, such as cluster.coordinator="),
+    (f"{_EXPLICIT}  cluster.coordinator=127.0.0.1:29400", "set it for each; Kubernetes gives it"),
     (
         f"{_EXPLICIT}  cluster.index=0  cluster.coordinator=127.0.0.1:29400  cluster.index=2",
         "from 0 to 1, different for each process",

@@ -26,6 +26,7 @@ def test_a_bucket_and_a_folder_are_valid(url: str) -> None:
         ("s3://bucket/x?X-Amz-Signature=hunter2", "must not be a signed URL"),
         ("az://container/x#hunter2", "must not be a signed URL"),
         ("s3://", "must name a bucket"),
+        ("s3:/bucket/x", "must begin with s3://"),
         ("az:///x", "must name a container"),
         ("s3://bucket//x", "must have names"),
         ("s3://bucket/../x", "must have names"),
@@ -33,6 +34,7 @@ def test_a_bucket_and_a_folder_are_valid(url: str) -> None:
     ],
 )
 def test_others_are_rejected_and_no_secret_is_repeated(url: str, problem: str) -> None:
+    assert urls.is_url(url), "no local path"
     found = urls.problem(url)
     assert found is not None
     assert found.startswith(problem)

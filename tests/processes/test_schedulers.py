@@ -95,7 +95,7 @@ def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
     line = shlex.join(command(tmp_path, "cluster=auto", "resume=auto", "name=exp1"))
     script.write_text(
         f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n2 {line}\n"
-        'if [ $? -eq 138 ]; then scontrol requeue "$SLURM_JOB_ID"; fi\n'
+        'code=$?\nif [ $code -eq 138 ]; then scontrol requeue "$SLURM_JOB_ID"; fi\nexit $code\n'
     )
     job = slurm.submit(script, "-n2", "--requeue", folder=tmp_path)
     until(lambda: any(tmp_path.glob("checkpoints/*/step-*")))
