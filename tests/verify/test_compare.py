@@ -139,6 +139,20 @@ def test_where_one_device_differs_from_itself_by_half_a_training_from_the_start_
     assert failed(checks(mesh, perturbed(4.0))) == {"d1/kernel", "gradient/d1/kernel"}
 
 
+@pytest.mark.parametrize(("drawn", "fails"), [(0.0, set()), (1e-9, {"optimizer/m/d1/kernel"})])
+def test_a_slot_that_noise_draws_again_is_not_compared_and_one_that_keeps_its_size_is(
+    drawn: float, fails: set[str]
+) -> None:
+    # Squares of a gradient that is 0 but for rounding, whose remainder is eight times as large on the mesh.
+    runs = [run(), *perturbed(), run(4, 1e-5)]
+    for seed, (arrays, factor) in enumerate(zip(runs, [1.0, 1.0, 1.0, 1.0, 8.0], strict=True)):
+        remainder = factor * np.random.default_rng(seed).normal(size=8)
+        arrays["optimizer/m/d1/kernel"] = np.square(1e-10 * remainder + drawn).astype(np.float32)
+    single, *perturbed_runs, mesh = runs
+    mesh["optimizer/m/d1/kernel"] *= 1.0 + 2 * (drawn > 0)
+    assert failed(checks(mesh, perturbed_runs, single)) == fails
+
+
 def test_without_perturbed_runs_differences_a_few_ulps_are_allowed_and_no_more() -> None:
     largest = float(np.abs(run()["gradient/d1/kernel"]).max())
     for ulps, passes in ((ULPS * 0.9, True), (ULPS * 1.5, False)):

@@ -11,8 +11,10 @@ hide that. At the points, the size of a whole gradient, and of a step's changes,
 the noise of many entries cancels there, so a factor of 0.99 shows where each entry alone would hide it.
 
 Of a training from the start, entries in which one device differs from itself by half of the largest are not compared:
-what three runs differ by says nothing there about a fourth. In a deep network of kinks and batch statistics the noise
-grows until the perturbed runs are not a measure, while the mesh agrees with one device to the fourth digit.
+what three runs differ by says nothing there about a fourth. Nor is an array that differs by half of itself at each
+rank, such as Adam's slots of a bias before a batch normalization, whose gradient is a remainder. In a deep network of
+kinks and batch statistics the noise grows until the perturbed runs are not a measure, while the mesh agrees with one
+device to the fourth digit.
 `Check.apart` measures how close such arrays are.
 """
 
@@ -349,9 +351,13 @@ def _compared(
         moves = np.append(moves, scale)
 
     ratios = _ratios(difference, tolerance)
+    is_finite = np.isfinite(difference + spreads)
     if entry.kind in _TRAINED and largest_move:
-        is_chaotic = np.isfinite(difference + spreads) & (spreads >= _CHAOS * largest_move)
-        ratios[is_chaotic] = 0.0
+        ratios[is_finite & (spreads >= _CHAOS * largest_move)] = 0.0
+    if entry.kind in (*_TRAINED, "stepped") and largest_move and np.all(spreads >= _CHAOS * moves):
+        # The noise draws all of it again. The square of such a remainder, as a slot has it, is several times as large
+        # in another draw.
+        ratios[is_finite] = 0.0
     worst = int(np.argmax(ratios))
     apart = math.inf
     if length:
