@@ -40,6 +40,7 @@ KEYWORDS = {
     "own_dataset": "dataloader",
     "several_processes": "k8s, multinode, mpirun",
     "memory": "zero, cuda",
+    "gpus": "gpus, gpu, multigpu",
     "sweeps": "hyperparameters, hpo, ray",
 }
 REFERENCE = 0.7  # a guide comes before the keys it explains
@@ -73,7 +74,7 @@ def mentions(document: nodes.document, stem: Callable[[str], str]) -> Counter[st
         add(_words(title), IN_SECTION if position else IN_TITLE)
     add(re.findall(r"\w+", first_paragraph(document).lower()), IN_FIRST)
     for keywords in document.findall(nodes.meta):
-        add(keywords["content"].split(", "), IN_SECTION)
+        add(keywords["content"].split(", "), IN_TITLE)
     return found
 
 
@@ -100,11 +101,11 @@ def rank(app: Sphinx, env: BuildEnvironment) -> None:
     """Writes the script that orders results, with the weights, and has Sphinx use it."""
     stem = SearchEnglish({}).stem
     found = {page: mentions(env.get_doctree(page), stem) for page in env.found_docs}
-    table: dict[str, dict[str, int]] = {}
+    table: dict[str, dict[str, float]] = {}
     for word, of_pages in weights(found).items():
         if len(of_pages) > 1 and not word.isdigit():
             best = sorted(of_pages, key=lambda page: -of_pages[page])[:PAGES_PER_WORD]
-            table[word] = {page: round(10 * of_pages[page]) for page in best}
+            table[word] = {page: round(10 * of_pages[page], 1) for page in best}
     scores = Path(app.confdir, "_static", "search_scores.js").read_text()
     script = Path(app.doctreedir, "search_scores.js")
     script.write_text(f"{scores}\nScorer.weights = {json.dumps(table, separators=(',', ':'), sort_keys=True)};\n")

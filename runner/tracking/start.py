@@ -71,12 +71,13 @@ def _view(names: Sequence[str]) -> str:
     for name in names[:_MOST_CHARTS]:
         keys = [f"{EPOCH}{name}", f"{EVAL}{name}"]
         chart = {"uuid": name, "type": "LINE", "metricSectionId": _SECTION, "metricKey": keys[1], "deleted": False}
+        # By default, MLflow smooths the lines of a shared view, in which a NaN counts as 0.
+        chart |= {"useGlobalLineSmoothing": True, "useGlobalXaxisKey": True}
         charts.append({**chart, "selectedMetricKeys": keys, "runsCountToCompare": 10})
     view = {
         "compareRunCharts": charts,
         "compareRunSections": [{"uuid": _SECTION, "name": _SECTION, "display": True, "isReordered": True}],
         "isAccordionReordered": True,
-        # By default, MLflow smooths the lines of a shared view.
         "globalLineChartConfig": {"lineSmoothness": 0, "xAxisKey": "step"},
     }
     return json.dumps(view)

@@ -48,7 +48,8 @@ def extras_of(command: Command) -> set[str]:
 
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e \.\[(test|jax)\] && ")
 OTHERS = (
-    *("uv", "pip", "eval", "runner", "srun", "mpirun", "torchrun", "mlflow", "sudo", "export", ".venv/bin/mlflow"),
+    *("uv", "pip", "eval", "runner", "srun", "mpirun", "torchrun", "mlflow", "sudo", "export"),
+    *("tensorboard", "wandb", ".venv/bin/mlflow"),
     *("python3", "cd", "source", "docker", "kubectl", "curl", "if"),
 )
 

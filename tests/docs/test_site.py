@@ -82,7 +82,7 @@ FOUND_FIRST = {
     "csv": "Data",
     "llama": "KerasHub models and fine-tuning",
     "4 GPUs": "One machine with several GPUs (multi-GPU)",
-    "wandb": "MLflow",
+    "wandb": "MLflow, TensorBoard and W&B",
     "sweep": "Sweeps and hyperparameter search",
     "trainer.epochs": "trainer.epochs",
 }

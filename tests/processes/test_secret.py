@@ -51,7 +51,7 @@ def test_a_variable_is_taken_instead(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_variable_that_nobody_filled_in_is_no_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(secret.VARIABLE, "")
-    with pytest.raises(ConfigError, match="RUNNER_CLUSTER_SECRET=.*must have 16 to 4096 bytes, but has 0"):
+    with pytest.raises(ConfigError, match=r"RUNNER_CLUSTER_SECRET=.*must have 16 to 4096 bytes, but has 0"):
         secret.token(PLACE)
     assert not (tmp_path / "home").exists()
 

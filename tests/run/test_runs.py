@@ -133,7 +133,7 @@ def test_a_full_disk_under_the_output_ends_no_run_and_the_record_says_what_lacks
 def test_a_picture_that_fails_ends_neither_a_run_nor_an_evaluation(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     own = ["dataset=custom", "dataset._target_=broken.load", "dataset.batch_size=20", "tracking=none"]
-    done = run(tmp_path, *own, "trainer.epochs=1")
+    done = run(tmp_path, *own, "dataset.holdout=0", "trainer.epochs=1")
     lines = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     why = "(ValueError: x^{ Expected end_group); continuing without it"
     assert f"warning: could not write {tmp_path / 'run' / 'confusion.png'} {why}" in lines, done.stderr
