@@ -25,7 +25,6 @@ _SEE_HELP = "see python -m runner --help {}"
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 # An override whose value a shell takes as it is within double quotes.
 _TYPED = re.compile(r"[+~]*[\w.]+=[^$`!\\]+", re.ASCII)
-_OVERRIDES = re.compile(r" (?=[\w./]+=)")
 
 
 def one_line(error: Exception, arguments: Sequence[str]) -> str:
@@ -136,16 +135,18 @@ def _unknown_key(key: str, argument: str, config: DictConfig, arguments: Sequenc
 def _fix_of(suggestion: str, argument: str, arguments: Sequence[str]) -> str:
     """Returns what the error suggests that overrides in place of an argument lead to; empty: they are accepted."""
     typed = [one for one in arguments if not one.startswith("-") and "=" in one and short(one) != argument]
-    suggested = _OVERRIDES.split(suggestion)
+    suggested = re.split(r" (?=[\w./]+=)", suggestion)
     try:
         convert(compose([*typed, *short_keys.arranged(suggested)]))
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        of_group = re.split("[.=]", suggested[-1])[0]
-        file = getattr(error, "missing_cfg_file", None)
+        line = one_line(error, suggested)
+        # Only the value is wrong, so that one suggestion has both: the key and a value that it takes.
+        value = re.fullmatch(rf"{re.escape(suggested[-1])}: .*; did you mean ([^ =]+)\?", line)
+        if value:
+            return f"did you mean {suggestion.rpartition('=')[0]}={value[1]}?"
         # Any other error is of what was typed beside the argument.
-        if file is None or file.startswith(f"{of_group}/"):
-            line = one_line(error, suggested)
-            return line.partition("; ")[2] if line.startswith(of_group) else ""
+        if line.startswith(re.split("[.=]", suggested[-1])[0]):
+            return line.partition("; ")[2]
     return ""
 
 

@@ -29,6 +29,7 @@ ROWS: list[tuple[str, ...]] = [
     ("hydra.job.chdir=maybe", "hydra.job.chdir=maybe: Value 'maybe' is not a valid bool"),
     ("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs=2?"),
     ("+trainer.epoch=2", "trainer.epoch", "unknown key", "did you mean epochs?"),
+    ("trainer.early_stopping.monitor=val_loss", "patience); did you mean trainer.early_stopping.metric=eval/loss?"),
     ("dataset=arrays  dataset.augment.flip=up", "dataset.augment.flip=up", "invalid literal"),
     ("+nosuch=1", "nosuch=1", "groups are engine, mesh"),
     ("layout.rules.0.match=x", "layout.rules.0.match=x", "layout.rules is a list"),
