@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 EXIT_DONE = 0
 EXIT_FAILED = 1  # the run or the check failed
 EXIT_REFUSED = 2  # the config is invalid
+EXIT_FINAL = 3  # of what restarts a run: it failed for a reason that every restart would meet, such as a NaN loss
 
 # Characters of a library's error, or of a value, that a message shows. Longer ones fill the terminal.
 _LONGEST = 300

@@ -26,7 +26,7 @@ _POLL_S = 0.1
 def main(arguments: Sequence[str]) -> int:
     """Supervises a command, which is started again as often as its `cluster.restarts` says.
 
-    Returns the exit code of its last start; a signal, which has ended the command, is raised as Interrupted.
+    Returns the exit code of `restarts.run`; a signal, which has ended the command, is raised as Interrupted.
     """
     command = list(arguments)
     if command[:1] == ["--"]:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from runner.errors import EXIT_DONE, EXIT_REFUSED
+from runner.errors import EXIT_DONE, EXIT_FINAL, EXIT_REFUSED
 
 # The folder for the reason why the run would fail again, and why the attempt before this one ended.
 FOLDER_VARIABLE = "RUNNER_RESTARTS"
@@ -67,7 +67,7 @@ def described(code: int) -> str:
 
 
 def run(start: Callable[[Mapping[str, str]], int], most: int) -> int:
-    """Runs something until it ends well, for good, or after the most restarts; returns the last exit code.
+    """Runs something until it ends well, for good, or after the most restarts; returns the exit code.
 
     `start` runs it with variables in addition to this process's, and raises `Interrupted` if a signal ended it.
     """
@@ -83,7 +83,7 @@ def run(start: Callable[[Mapping[str, str]], int], most: int) -> int:
             return code
         if would_fail_again:
             _say("not started again: the run would fail for the same reason")
-            return code
+            return code if is_invalid else EXIT_FINAL
         before = described(code)
         if not left:
             _say(f"not started again: {before}, after {most} restarts (cluster.restarts)")

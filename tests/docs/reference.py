@@ -57,6 +57,7 @@ _CODES = (
     (errors.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: verified"),
     (errors.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
     (errors.EXIT_REFUSED, "the config, the command line, the model or the data is invalid; one line with the fix"),
+    (errors.EXIT_FINAL, "with `cluster.restarts` or `runner.supervise`: a NaN or Inf loss, not started again"),
     (129, "ended by a closed terminal (SIGHUP)"),
     (130, "ended by Ctrl-C (SIGINT)"),
     (138, "ended by SIGUSR1, which a scheduler sends before the time limit"),

@@ -50,7 +50,7 @@ SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c cons
 OTHERS = (
     *("uv", "pip", "eval", "runner", "srun", "mpirun", "torchrun", "mlflow", "sudo", "export"),
     *("tensorboard", "wandb", ".venv/bin/mlflow"),
-    *("python3", "cd", "source", "docker", "kubectl", "curl", "if"),
+    *("python3", "cd", "source", "docker", "kubectl", "curl", "if", "exit", "code=$?"),
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 from runner.cluster import checks, restarts
 from runner.cluster.team import ProcessError
 from runner.config.schema import ClusterConfig
-from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
+from runner.errors import EXIT_FINAL, EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +39,15 @@ def test_a_lost_run_is_started_again_with_back_off_until_it_ends_well(waits: lis
     assert waits == [1.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize(("codes", "notes_at", "starts"), [((2, 0), None, 1), ((1, 1, 0), 2, 2), ((0, 0), None, 1)])
-def test_an_invalid_config_and_a_nan_are_final(codes: tuple[int, ...], notes_at: int | None, starts: int) -> None:
+@pytest.mark.parametrize(
+    ("codes", "notes_at", "starts", "returned"),
+    [((2, 0), None, 1, 2), ((2, 0), 1, 1, 2), ((1, 1, 0), 2, 2, EXIT_FINAL), ((0, 0), None, 1, 0)],
+)
+def test_an_invalid_config_and_a_nan_are_final_and_a_scheduler_can_tell_them_from_a_loss(
+    codes: tuple[int, ...], notes_at: int | None, starts: int, returned: int
+) -> None:
     earlier, code = ends(*codes, notes_at=notes_at)
-    assert len(earlier) == starts
-    assert code == codes[starts - 1]
+    assert (len(earlier), code) == (starts, returned)
 
 
 def test_what_may_pass_is_tried_again_and_an_invalid_config_after_it_is_final() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from runner.checkpoint import files, runs, storage
 from runner.cluster import process as tracked_process
+from runner.errors import EXIT_FINAL
 from tests.proc import until
 from tests.run.test_named import LENGTH
 from tests.run.test_runs import command, recorded
@@ -49,6 +50,6 @@ def test_the_supervisor_starts_no_run_again_that_has_a_nan(tmp_path: Path) -> No
     done = subprocess.run(
         line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == EXIT_FINAL
     assert "not started again: the run would fail for the same reason" in done.stderr
     assert len(record(tmp_path / "outputs" / "checkpoints" / "exp1")["attempts"]) == 1
