@@ -153,10 +153,12 @@ def test_each_folder_keeps_to_its_budget() -> None:
             folder = "cli+cluster"
         used[folder] = used.get(folder, 0) + lines(path)
     assert used.keys() == BUDGET.keys()
-    assert {folder: count for folder, count in used.items() if count > BUDGET[folder]} == {}
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "reference.md"]
     whole = {"package": lines(), "tests": lines(*(ROOT / "tests").rglob("*.py")), "docs": lines(*pages)}
-    assert {name: count for name, count in whole.items() if count > WHOLE[name]} == {}
+    most = BUDGET | WHOLE
+    used |= whole
+    full = [f"{name} has {count} lines of {most[name]}" for name, count in used.items() if count > most[name]]
+    assert not full, f"{'; '.join(full)}: free a line, or raise the budget and say why"
 
 
 def test_few_functions_take_the_whole_config() -> None:
