@@ -10,7 +10,7 @@ from runner.errors import ConfigError
 from tests.configs import with_keys
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"engine.name": "keras_dtensor"}, "engine=keras_dtensor: can't compute custom steps (task=step); set engine=jax"),
+    ({"engine.name": "keras_dtensor"}, "engine=keras_dtensor: can't compute task=step; set engine=jax"),
     ({"engine.name": "core_dtensor"}, "set engine=jax"),
     (
         {"engine.state": "master", "engine.precision": "bfloat16"},
