@@ -139,7 +139,7 @@ def _vectors(place: str, column: pa.ChunkedArray) -> Array:
             entry = int(different_entries[0])
             raise DataError(
                 f"{place}: row {entry // entries_per_row + 1} has {lengths[entry]} numbers, but row 1 has "
-                f"{lengths[0]}; pad the lists to one length (docs/text.md)"
+                f'{lengths[0]}; pad the lists to one length (see "Text and sequences" in the docs)'
             )
         if flat.null_count:
             break

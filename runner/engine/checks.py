@@ -62,7 +62,8 @@ def check(config: RunConfig) -> None:
         fix = "set engine=jax, or remove "
     elif task.own_step:
         unset = _NOT_WITH_OWN_STEPS
-        problem = "acts on the run's own model or optimizer, but task=step has its own (docs/custom_steps.md)"
+        problem = "acts on the run's own model or optimizer, but task=step has its own"
+        problem += ' (see "Custom steps" in the docs)'
         optimizer = OPTIMIZERS.get(config.optimizer.name)
         # An unknown name is rejected with the keys of the optimizer.
         if optimizer is not None and optimizer.is_transformation:

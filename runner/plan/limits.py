@@ -76,7 +76,7 @@ def explained(config: MeshConfig) -> Iterator[None]:
         amount = _AMOUNT.search(str(error))
         if amount is not None:
             line += f": could not allocate {amount[1]}"
-        fix = "lower dataset.batch_size, or see what takes it with python -m runner.plan and docs/memory.md"
+        fix = 'lower dataset.batch_size, or see python -m runner.plan, and "Out of memory" in the docs'
         raise EngineError(f"{line}; {fix}") from error
 
 

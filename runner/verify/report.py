@@ -50,7 +50,7 @@ class Verification(Report):
             evaluation = (
                 "; no evaluation is compared, as its loss has random numbers of the model's own, or is NaN or Inf"
             )
-        return f"{super().basis()}{evaluation}; see docs/how_verify_works.md"
+        return f'{super().basis()}{evaluation}; see "How verify works" in the docs'
 
     def figures(self) -> dict[str, float]:
         """Returns figures for the tracker."""

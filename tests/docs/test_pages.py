@@ -231,6 +231,15 @@ def test_links_have_a_target() -> None:
             assert not anchor or anchor in pages.anchors(file), f"{page}: {link}"
 
 
+def test_each_page_that_a_message_names_has_that_title() -> None:
+    titles = [path.read_text().partition("\n")[0] for path in (ROOT / "docs").glob("*.md")]
+    named = set()
+    for path in (ROOT / "runner").rglob("*.py"):
+        named |= set(re.findall(r'"([^"\n]+)" in the docs', path.read_text()))
+    assert "Out of memory" in named
+    assert {name for name in named if not any(title.startswith(f"# {name}") for title in titles)} == set()
+
+
 def test_readme_and_the_index_link_every_section() -> None:
     sections = {f"{section}.md" for section in site.SECTIONS}
     assert sections <= set(pages.links("index"))

@@ -80,7 +80,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     for content in contents.values():
         if not _is_table(content) and not _is_indexed(content):
             problem = f"must return {_FORMS}, not {type(content).__name__}"
-            fix = "read streams and loaders to their end there (docs/own_dataset.md)"
+            fix = 'read streams and loaders to their end there (see "Custom dataset" in the docs)'
             raise invalid(_KEY, config.target, problem=problem, fix=fix)
     where = dict.fromkeys(contents, config.target)
     if len(contents) > 1:

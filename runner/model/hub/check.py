@@ -71,5 +71,6 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
     if own == _BYTE_TOKENIZER or (own is None and (size is None or size <= _LARGEST_BYTE_VOCABULARY)):
         return
     problem = f"its tokens are not those of the preset ({own or f'{size:,} of them'})"
-    fix = "use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)"
+    fix = "use the preset's tokenizer: dataset.tokenizer=tokenizer.json"
+    fix += ' (to write it, see "KerasHub models" in the docs)'
     raise invalid("dataset.tokenizer", tokenizer, problem=problem, fix=fix)
