@@ -19,6 +19,8 @@ from benchmarks.plan_rows import Result
 _INSIDE = 0.8
 # Pairs of runs whose times differ by less are not ordered: published tables do not repeat runs.
 DIFFERENT = 1.2
+# Card, model, predicted and true figure.
+Pair = tuple[str, str, float, float]
 
 
 @dataclass(frozen=True)
@@ -231,41 +233,54 @@ def summary(rows: Sequence[Result]) -> list[tuple[str, str]]:
     return lines
 
 
-# Memory by arithmetic beside what a compiler counted, or a run took, as the pages have it: card, predicted, true GiB.
+# Memory by arithmetic beside what a compiler counted, or a run took, as the pages have it.
 _KNOWN_PAIRS = Path(__file__).with_name("known_pairs.csv")
 
 
-def known_memory() -> list[tuple[str, float, float]]:
-    """Returns the card, the memory by arithmetic and the true one of each pair that a page has."""
+# Option of `model` that published runs and those on the H200 are planned with.
+_MODEL = "gpt"
+
+
+def known_memory() -> list[Pair]:
+    """Returns the card, the model, the memory by arithmetic and the true one of each pair that a page has."""
+    pairs = []
     with _KNOWN_PAIRS.open(newline="") as file:
-        return [(row["card"], float(row["arithmetic_gib"]), float(row["true_gib"])) for row in csv.DictReader(file)]
+        for row in csv.DictReader(file):
+            pairs.append((row["card"], row["model"], float(row["arithmetic_gib"]), float(row["true_gib"])))
+    return pairs
 
 
 def recorded(rows: Sequence[Result], more: Mapping[str, Errors]) -> dict[str, dict[str, object]]:
     """Returns the content of `runner/plan/known_errors.json`: the errors that plans print."""
-    compiled = [(row.card, row.predicted_gib, row.compiled_gib) for row in rows if row.compiled_gib is not None]
+    compiled = [
+        (row.card, _MODEL, row.predicted_gib, row.compiled_gib) for row in rows if row.compiled_gib is not None
+    ]
     published = [
-        (row.card, row.compiled_gib, row.published_gib)
+        (row.card, _MODEL, row.compiled_gib, row.published_gib)
         for row in rows
         if row.compiled_gib is not None and row.published_gib is not None
     ]
     timed = [
-        (row.card, row.predicted_seconds, row.published_seconds)
+        (row.card, _MODEL, row.predicted_seconds, row.published_seconds)
         for row in rows
         if row.predicted_seconds is not None and row.published_seconds is not None
     ]
-    entries: dict[str, tuple[list[tuple[str, float, float]], str]] = {
-        "memory, arithmetic": ([*known_memory(), *compiled] if rows else [], "compiled programs and runs"),
-        "memory, target": (published, "published runs"),
-        "step time": (timed, "published runs, with an efficiency fitted on other sources"),
+    entries: dict[str, tuple[list[Pair], str]] = {
+        "memory, arithmetic": (
+            [*known_memory(), *compiled] if rows else [],
+            "compiled programs and runs of gpt and vit",
+        ),
+        "memory, target": (published, "published runs planned as gpt"),
+        "step time": (timed, "published runs planned as gpt, with an efficiency fitted on other sources"),
     }
     content: dict[str, dict[str, object]] = {}
     for name, (pairs, of) in entries.items():
-        errors = Errors.of((predicted, true) for _, predicted, true in pairs)
+        errors = Errors.of((predicted, true) for _, _, predicted, true in pairs)
         if errors is not None:
-            cards = dict(sorted(Counter(card for card, _, _ in pairs).items()))
+            cards = dict(sorted(Counter(card for card, *_ in pairs).items()))
+            models = dict(sorted(Counter(model for _, model, *_ in pairs).items()))
             figures = {"runs": errors.runs, "median": errors.median, "p90": errors.p90}
-            content[name] = {**figures, "of": of, "cards": cards}
+            content[name] = {**figures, "of": of, "cards": cards, "models": models}
     for name, errors in more.items():
         content[name] = {"runs": errors.runs, "median": errors.median, "p90": errors.p90, "of": "runs"}
     return content

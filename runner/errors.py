@@ -141,6 +141,15 @@ def cut(line: str) -> str:
     return f"{line[:half]} ... {line[-half:]}"
 
 
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
+    """Returns the known name that is most alike; one with other digits is another thing, as cifar10 for cifar100."""
+    from difflib import get_close_matches
+
+    digits = re.findall(r"\d+", name)
+    alike = [one for one in known if re.findall(r"\d+", one)[: len(digits)] == digits]
+    return next(iter(get_close_matches(name, alike, n=1, cutoff=least)), None)
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "see python -m runner --cfg job") -> str:
     """Returns the fix for a misspelled name: the nearest known one, else another fix."""
     # Not imported at the top: the signal handlers need this module before any slow import.

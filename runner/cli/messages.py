@@ -17,7 +17,7 @@ from runner.cli.commands import commands
 from runner.config import search_path, short_keys, texts
 from runner.config.compose import compose
 from runner.config.quoting import quoted
-from runner.errors import ConfigError, in_one_line, listed, shown
+from runner.errors import ConfigError, in_one_line, listed, nearest, shown
 from runner.host.outputs import caused_by_disk, unwritable
 from runner.plan.checks.run import convert
 
@@ -117,13 +117,19 @@ def _unknown_key(key: str, argument: str, config: DictConfig, arguments: Sequenc
     _, equals, value = argument.partition("=")
     found: str | None = suggestions.for_key(name, value)
     if with_key and (not found or key_of(found) == key):
-        fix = f"set {parent}={' or '.join(with_key)}, which {'has' if len(with_key) == 1 else 'have'} it"
+        # To replace an option that the user chose is no fix: it has keys that the other one lacks.
+        is_chosen = any(key_of(one) == parent for one in arguments)
+        owners = f"{parent}={' or '.join(with_key)}"
+        verb = "has" if len(with_key) == 1 else "have"
+        fix = f"only {owners} {verb} it" if is_chosen else f"set {owners}, which {verb} it"
     else:
         if not found:
-            sibling = suggestions.nearest(name, siblings)
+            sibling = nearest(name, siblings)
             close = [f"{parent}.{sibling}"] if parent and sibling else []
             same_name = [path for path in known if path.rpartition(".")[2] == name]
-            any_other = suggestions.nearest(key, [path for path in known if "_target_" not in path])
+            # Keys of one group are alike by its name alone.
+            alike = [path for path in known if nearest(name, [path.rpartition(".")[2]])]
+            any_other = nearest(key, [path for path in alike if "_target_" not in path])
             near = next(filter(None, (*close, *same_name, any_other)), None)
             # What is typed below a misspelled mapping stays: mesh.axis.batch=8.
             found = near and f"{near}{key_of(argument).removeprefix(key)}{equals}{value}"

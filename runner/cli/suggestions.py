@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import yaml  # type: ignore[import-untyped]
 
 from runner.config import search_path
 from runner.engine.optim.keras_classes import CLASSES
+from runner.errors import nearest
 
 # Options of a group are few and short, and a name that is less alike is another thing.
 _LEAST_ALIKE = 0.7
@@ -47,7 +46,7 @@ def for_option(group: str, option: str) -> tuple[str, str]:
         near = longer or filter(None, [nearest(option, names, _LEAST_ALIKE)])
         found = " or ".join(f"{group}={name}" for name in near)
     if "hardware.name=" in found:
-        return found, f"describe it by its own numbers, as {found}"
+        return found, f"describe it by its own numbers in place of the l4's: {found}"
     if not found and group == "dataset" and re.fullmatch(r"[a-z]\w*(/\w+)*", option):
         # TFDS has more than a thousand, and only that library knows their names.
         found = f"dataset=tfds dataset.name={option}"
@@ -73,10 +72,3 @@ def _foreign(group: str, option: str) -> str:
     again, _, value = found.partition("=")
     is_absent = again == group and value != option and " " not in value and value not in names
     return _foreign(group, value) if is_absent else found
-
-
-def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
-    """Returns the known name that is most alike; one with other digits is another thing, as cifar10 for cifar100."""
-    digits = re.findall(r"\d+", name)
-    alike = [one for one in known if re.findall(r"\d+", one)[: len(digits)] == digits]
-    return next(iter(get_close_matches(name, alike, n=1, cutoff=least)), None)

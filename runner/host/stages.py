@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from runner.host.terminal import clean
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 # Process-wide, as the standard output is: whether stages are printed, and the stage whose line has not ended.
 _speaks = [False]
 _unended: list[str] = []
+# Seconds between two lines of a stage that says how far it is: a choice, so that minutes do not look like a hang.
+_EACH = 20.0
 
 
 def speak(*, wanted: bool) -> None:
@@ -27,22 +29,32 @@ def speak(*, wanted: bool) -> None:
 
 
 @contextmanager
-def stage(what: str, *, alone: bool = False) -> Iterator[None]:
+def stage(what: str, *, alone: bool = False) -> Iterator[Callable[[str], None]]:
     """Prints what the block does, in a few words, and then how long it took.
 
-    With `alone`, stages inside this one print nothing, as of something that is built very often.
+    With `alone`, stages inside this one print nothing, as of something that is built very often. The block gets a
+    function that prints how far it is, such as `12 of 80`, in a line of its own and at most every 20 seconds.
     """
     if not _speaks[0]:
-        yield
+        yield lambda _: None
         return
     leave_line()
     what = clean(what)
     _unended.append(what)
     _write(f"{what} ...")
     _speaks[0] = not alone
-    began = time.monotonic()
+    began = printed = time.monotonic()
+
+    def reached(how_far: str) -> None:
+        nonlocal printed
+        now = time.monotonic()
+        if now - printed >= _EACH:
+            printed = now
+            leave_line()
+            _write(f"{what}: {how_far} ... {now - began:.1f} s\n")
+
     try:
-        yield
+        yield reached
     finally:
         _speaks[0] = True
         took = f"{time.monotonic() - began:.1f} s"

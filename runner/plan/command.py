@@ -25,6 +25,7 @@ from runner.engine.common import Engine
 from runner.engine.devices import has_compiler
 from runner.host import stages
 from runner.host.outputs import quiet_native_log, required
+from runner.plan import rates
 from runner.plan.base import ARITHMETIC, TARGET, Plan
 from runner.plan.files import write_files
 from runner.plan.make import make_plan
@@ -100,9 +101,11 @@ def plan_config(config: RunConfig) -> Plan:
     if compiles:
         compile_step(engine, spec, config.dataset.batch_size, 1)
     plan = make_plan(config, engine, spec, choices(), total_steps)
+    borrowed = rates.borrowed(config.hardware, choices()["hardware"])
+    plan = replace(plan, warnings=(*borrowed, *plan.warnings))
     if device_note:
-        rates = replace(plan.rates, note=f"{plan.rates.note}; {device_note}")
-        plan = replace(plan, rates=rates)
+        noted = replace(plan.rates, note=f"{plan.rates.note}; {device_note}")
+        plan = replace(plan, rates=noted)
     return plan
 
 

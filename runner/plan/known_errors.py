@@ -10,16 +10,14 @@ from pathlib import Path
 
 # Errors by figure, such as "memory, arithmetic" and "step time".
 FILE = Path(__file__).with_name("known_errors.json")
-MEMORY = "memory"
-STEP_TIME = "step time"
 
 
 @dataclass(frozen=True)
 class Errors:
     """Relative errors of one figure: the median, and what 90% of them are at most.
 
-    `of` says what was compared, such as `published runs`; `cards` how many of the runs are of each option of
-    `hardware`.
+    `of` says what was compared, such as `published runs`; `cards` and `models` how many of the runs are of each option
+    of `hardware` and `model`.
     """
 
     runs: int
@@ -27,13 +25,14 @@ class Errors:
     p90: float
     of: str
     cards: Mapping[str, int] = field(default_factory=dict)
+    models: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"median {self.median:.0%}, p90 {self.p90:.0%} over {self.runs} {self.of}"
 
-    def on(self, card: str) -> str:
-        """Returns the errors with the number of runs on a card."""
-        return f"{self}, {self.cards.get(card) or 'none'} on {card}"
+    def on(self, card: str, model: str) -> str:
+        """Returns the errors with the number of runs on a card, and of those with an option of `model`."""
+        return f"{self}, {self.cards.get(card) or 'none'} on {card}, {self.models.get(model) or 'none'} with {model}"
 
 
 @functools.cache
@@ -42,11 +41,17 @@ def _all() -> dict[str, Errors]:
     return {name: Errors(**values) for name, values in content.items()}
 
 
-def line(depth: str, card: str) -> str:
+def memory_p90(depth: str) -> float:
+    """Returns what 90% of the errors of a plan's memory are at most; 0: it was compared with no run."""
+    known = _all().get(f"memory, {depth}")
+    return known.p90 if known else 0.0
+
+
+def line(depth: str, card: str, model: str) -> str:
     """Returns the errors of a plan's memory and step time, in a line."""
     parts = []
     # A step time is arithmetic at any depth.
-    for figure, key in ((MEMORY, f"{MEMORY}, {depth}"), (STEP_TIME, STEP_TIME)):
+    for figure, key in (("memory", f"memory, {depth}"), ("step time", "step time")):
         known = _all().get(key)
-        parts.append(f"{figure}: {known.on(card) if known else 'not compared with any run'}")
+        parts.append(f"{figure}: {known.on(card, model) if known else 'not compared with any run'}")
     return f"errors of such figures so far ({depth}): {'; '.join(parts)}"

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Collection, Iterable, Mapping
 
+from runner.config import search_path
 from runner.config.schema import HardwareConfig, MeshConfig, PlanConfig
 from runner.engine.base import Collective
 from runner.layout import mesh
@@ -98,6 +99,16 @@ def unpriced_network(config: PlanConfig, hardware: HardwareConfig, axes: Mapping
         f"hardware.network_gb_s=null: {devices:,} devices of hardware={hardware.name} are {count} {noun} of {node:,}, "
         f"and links between {noun} are priced as those inside, which is too fast; set hardware.network_gb_s"
     )
+
+
+def borrowed(hardware: HardwareConfig, option: str) -> list[str]:
+    """Returns a warning if hardware that the user describes, and names, has figures of the option it began with."""
+    base = search_path.content_of(f"hardware/{option}")
+    # Figures of links and nodes are the machine's, and often alike.
+    same = [key for key in ("memory_gib", "peak_tflops", "memory_gb_s") if getattr(hardware, key) == base.get(key)]
+    if hardware.name == base.get("name") or not same:
+        return []
+    return [f"hardware.name={hardware.name}: {' and '.join(same)} are those of hardware={option}; set its own"]
 
 
 def node_members(hardware: HardwareConfig, axes: Mapping[str, int], axis: str) -> int | None:

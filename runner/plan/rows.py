@@ -159,7 +159,12 @@ def verdict(plan: Plan) -> list[str]:
             line += f" with {forecast.setting}"
         line += f": {peak} of {size(forecast.capacity_bytes)} per device of hardware={forecast.hardware}"
         if forecast.fits:
-            line += f", {size(forecast.capacity_bytes - forecast.peak_bytes)} free"
+            margin = forecast.capacity_bytes - forecast.peak_bytes
+            line += f", {size(margin)} free"
+            error = known_errors.memory_p90(forecast.depth)
+            if margin < error * forecast.peak_bytes:
+                may_err = f"{error:.0%} ({size(round(error * forecast.peak_bytes))})"
+                line += f", less than the {may_err} that this estimate may err by"
         else:
             line += f", {size(forecast.peak_bytes - forecast.capacity_bytes)} too much"
     lines = []
@@ -175,7 +180,7 @@ def verdict(plan: Plan) -> list[str]:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
     if not forecast.fits:
         devices = mesh.size(dict(plan.axes))
-        lines.append(f"  to fit: see docs/memory.md, or what python -m runner.advise devices={devices} finds")
+        lines.append(f'  to fit: see "Out of memory" in the docs, or run python -m runner.advise devices={devices}')
     fastest, slowest = forecast.step_seconds
     step = f"step time: {duration(fastest)} to {duration(slowest)}, bound by {forecast.bound}"
     step += f" (compute {duration(forecast.compute_seconds[0])} to {duration(forecast.compute_seconds[1])}"
@@ -190,7 +195,7 @@ def verdict(plan: Plan) -> list[str]:
         lines.append(rate)
     if forecast.mixture:
         lines.append(f"  {forecast.mixture}; the step time above includes that")
-    lines.append(known_errors.line(forecast.depth, forecast.hardware))
+    lines.append(known_errors.line(forecast.depth, forecast.hardware, plan.choices.get("model", "custom")))
     return lines
 
 

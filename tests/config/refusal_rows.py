@@ -24,6 +24,10 @@ ROWS: list[tuple[str, ...]] = [
     ("experiment=nope", "experiment=nope", "see python -m runner --help experiment"),
     ("nosuch=1", "nosuch=1", "groups: advise, branch, cluster, dataset"),
     ("optimizer.momentum=1", "set optimizer=rmsprop or sgd, which have it"),
+    ("engine=jax  model=keras_hub  model.remat=full", "model.remat=full: unknown key", "only model=gpt has it"),
+    ("engine=jax  model=gpt  model.lora_rank=8", "model.lora_rank=8: unknown key", "only model=keras_hub has it"),
+    ("hardware=h100  hardware.price=2", "hardware.price=2: unknown key", "; see python -m runner --help hardware"),
+    ("hardware=a10g", "describe it by its own numbers in place of the l4's: hardware=l4 hardware.name=a10g"),
     ("trainer.batch_size=1", "did you mean dataset.batch_size=1?"),
     ("layout=fsdpp", "did you mean layout=fsdp?"),
     ("hydra.job.chdir=maybe", "hydra.job.chdir=maybe: Value 'maybe' is not a valid bool"),
@@ -196,7 +200,7 @@ ROWS: list[tuple[str, ...]] = [
     ("layout.inputs.label=[???]", "layout.inputs.label[0] is required"),
     ("trainer.epochs=${trainer.seed}  trainer.seed=???", "trainer.seed is required"),
     # Processes.
-    ("cluster=single  cluster.processes=2", "cluster.processes=2", "set cluster=auto or explicit or local"),
+    ("cluster=single  cluster.processes=2", "cluster.processes=2", "only cluster=auto or explicit or local have it"),
     ("+cluster.processes=2", "cluster.processes=2", "cluster=single does not use this key", "set cluster=auto"),
     ("cluster=locl", "cluster=locl", "did you mean cluster=local?"),
     (
@@ -234,7 +238,7 @@ mesh=4gpus | mesh=4 | mesh=16gpus | mesh=2x4 | mesh=dp2_tp2 | mesh=model2 | mesh
 mesh=gpu | mesh=cpu | mesh=none | mesh = batch8 | mesh  =  batch8 | mesh.axis.batch=4 | gpus=4
 model=user_module.build | model=user_module.py | model=user_module.py:build | task=user_module.loss
 model=cnn | model=transformer | model=gpt2 | model=bert | model=llama | engine=tensorflow | engine=keras
-hardware=rtx4090 | hardware=h100_80g  engine=jax | hardware=a100  engine=jax | cluster=slurm | tracking=off
+hardware=a10g | hardware=h100_80g  engine=jax | hardware=a100  engine=jax | cluster=slurm | tracking=off
 layout=ddp | layout=zero3 | layout=tp | strategy=ddp | task=mse | task=classify | task=ner | loss=mse  task=regression
 lr=0.1 | --lr=0.1 | weight_decay=0.1 | epochs=2 | batch_size=[64,128] | dataset.batch_size=64,128 | precision=bf16
 scheduler=cosine | clip_norm=1.0 | random_seed=3 | max_steps=5 | gradient_accumulation_steps=2 | patience=3

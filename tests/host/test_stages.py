@@ -67,3 +67,13 @@ def test_a_warning_meanwhile_has_a_line_of_its_own(
         warn("and stays so")
     assert shown.text == "loading it ...\nloading it ... N s\n"
     assert capsys.readouterr().err == "warning: the disk is full\nwarning: and stays so\n"
+
+
+def test_a_long_stage_says_how_far_it_is_every_20_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = out(monkeypatch)
+    clock = iter([0.0, 19.0, 21.0, 22.0, 50.0])
+    monkeypatch.setattr(stages.time, "monotonic", lambda: next(clock))
+    with stages.stage("planning", alone=True) as reached:
+        for done in range(3):
+            reached(f"{done} of 80")
+    assert shown.getvalue() == "planning ...\nplanning: 1 of 80 ... 21.0 s\nplanning ... 50.0 s\n"

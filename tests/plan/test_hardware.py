@@ -18,7 +18,7 @@ from runner.plan.base import Forecast, MemoryPart, Traffic
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks.run import convert
 from runner.plan.estimate import PlacedModel
-from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
+from runner.plan.rates import borrowed, group_gb_s, hardware_rates, node_members, traffic
 from tests.config.test_config import composed
 from tests.configs import with_keys
 from tests.nightly import nightly_except
@@ -314,15 +314,20 @@ def test_the_verdict_comes_first_and_says_by_how_much_and_the_largest_part() -> 
     plan = cases.plan(forecast=a_forecast())
     lines = rows.verdict(plan)
     assert lines[0].startswith(
-        "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free; the largest part is activations, "
+        "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free, less than the 21% (14.6 GiB) that "
+        "this estimate may err by; the largest part is activations, "
     )
+    roomy = rows.verdict(cases.plan(forecast=a_forecast(capacity_bytes=85 * GIB)))[0]
+    assert ", 15.0 GiB free; the largest part is activations, " in roomy
+    compiled = rows.verdict(cases.plan(forecast=a_forecast(depth="target")))[0]
+    assert ", 10.0 GiB free; the largest part is activations, " in compiled, "no error of such a plan is known"
     assert lines[-2] == "tokens per second: 400 to 1,000, per device 50 to 125"
     assert lines[-1].startswith("errors of such figures so far (arithmetic): memory: ")
     crowded = cases.plan(forecast=a_forecast(capacity_bytes=64 * GIB))
     lines = rows.verdict(crowded)
     assert lines[0].startswith("may not fit: 70.0 GiB of 64.0 GiB per device of hardware=h100, 6.00 GiB too much;")
     assert "set plan.compiler=target" in lines[1]
-    assert lines[2] == "  to fit: see docs/memory.md, or what python -m runner.advise devices=8 finds"
+    assert lines[2] == '  to fit: see "Out of memory" in the docs, or run python -m runner.advise devices=8'
     assert rows.verdict(cases.plan()) == []
 
 
@@ -414,12 +419,29 @@ def test_invalid_advice_is_one_line(words: str, line: str) -> None:
 
 
 def test_a_figure_that_was_compared_with_no_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"memory, target": known_errors.Errors(31, 0.04, 0.09, "published runs", {"h100": 7})}
+    known = {"memory, target": known_errors.Errors(31, 0.04, 0.09, "published runs", {"h100": 7}, {"gpt": 31})}
     monkeypatch.setattr(known_errors, "_all", lambda: known)
-    line = known_errors.line("target", "h100")
-    assert "memory: median 4%, p90 9% over 31 published runs, 7 on h100; step time: not compared with any run" in line
-    assert "over 31 published runs, none on b200;" in known_errors.line("target", "b200")
-    assert "memory: not compared with any run" in known_errors.line("arithmetic", "h100")
+    line = known_errors.line("target", "h100", "gpt")
+    assert "memory: median 4%, p90 9% over 31 published runs, 7 on h100, 31 with gpt; step time: not compared" in line
+    assert "over 31 published runs, none on b200, 31 with gpt;" in known_errors.line("target", "b200", "gpt")
+    assert "memory: not compared with any run" in known_errors.line("arithmetic", "h100", "gpt")
+
+
+def test_errors_say_of_which_models_they_are() -> None:
+    assert "of gpt and vit, 16 on h100, 17 with gpt; step time: " in known_errors.line("arithmetic", "h100", "gpt")
+    line = known_errors.line("arithmetic", "h100", "keras_hub")
+    assert "of gpt and vit, 16 on h100, none with keras_hub; step time: " in line
+    assert line.endswith("other sources, 12 on h100, none with keras_hub")
+
+
+def test_a_card_of_a_new_name_with_the_figures_of_another_is_warned_of() -> None:
+    l4 = hardware("l4")
+    assert borrowed(l4, "l4") == []
+    faster = replace(l4, name="a10g", memory_gb_s=600.0)
+    same = "memory_gib and peak_tflops are those of hardware=l4"
+    assert borrowed(faster, "l4") == [f"hardware.name=a10g: {same}; set its own"]
+    own = replace(faster, memory_gib=22.3, peak_tflops={"bfloat16": 70.0, "float32": 35.0})
+    assert borrowed(own, "l4") == [], "links and nodes may be alike"
 
 
 def test_the_recorded_errors_are_those_of_the_page() -> None:

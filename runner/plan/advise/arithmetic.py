@@ -9,6 +9,7 @@ attention. Meshes that agree in these share a trace, see `runner.plan.advise.spl
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from runner.plan.base import ARITHMETIC
 from runner.plan.checks import run
 from runner.plan.make import make_plan
 from runner.task.base import DataSpec
+
+logger = logging.getLogger(__name__)
 
 # Axes, whether the vocabulary is sharded, and whether tokens are.
 Parts = tuple[tuple[tuple[str, int], ...], bool, bool]
@@ -253,17 +256,19 @@ def _layout_option(name: str) -> LayoutConfig:
 
 
 def explored(
-    arithmetic: Arithmetic, devices: int, options: candidates.Allowed, note: Callable[[str], None]
+    arithmetic: Arithmetic, devices: int, options: candidates.Allowed, reached: Callable[[str], None]
 ) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
     """Returns the candidates that were planned, and the others with the reasons.
 
     On each mesh and layout, what saves memory is tried from what costs the least, and only as far as it is needed: a
-    combination that saves as much as one that fits, or more, is left out.
+    combination that saves as much as one that fits, or more, is left out. `reached` is told how far this is.
     """
     planned: list[ranking.Planned] = []
     dropped: list[ranking.Dropped] = []
     programs: set[Program] = set()
-    for start in candidates.placements(devices, options):
+    starts = candidates.placements(devices, options)
+    for done, start in enumerate(starts):
+        reached(f"{done} of {len(starts)} meshes with layouts")
         try:
             placements = arithmetic.placed(start)
         except ConfigError as error:
@@ -286,7 +291,7 @@ def explored(
             continue
         programs.add(program)
         try:
-            own_planned, own_dropped = _explored_on(arithmetic, start, placements, options, note)
+            own_planned, own_dropped = _explored_on(arithmetic, start, placements, options)
         except EngineError as error:
             dropped.append(ranking.Dropped(start, INVALID, str(error)))
             continue
@@ -296,11 +301,7 @@ def explored(
 
 
 def _explored_on(
-    arithmetic: Arithmetic,
-    start: Candidate,
-    placements: Mapping[str, Placement],
-    options: candidates.Allowed,
-    note: Callable[[str], None],
+    arithmetic: Arithmetic, start: Candidate, placements: Mapping[str, Placement], options: candidates.Allowed
 ) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
     """Returns what `explored` does, for the candidates of one mesh and layout."""
     most_saving = _most_saving(arithmetic, start, placements, options)
@@ -329,7 +330,7 @@ def _explored_on(
         try:
             entry = arithmetic.planned(candidate, placements)
         except (ConfigError, EngineError) as error:
-            note(f"{words}: {error}")
+            logger.info("%s: %s", words, error)
             dropped.append(ranking.Dropped(candidate, INVALID, str(error)))
             continue
         planned.append(entry)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import shlex
 import time
 from collections.abc import Iterable, Sequence
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 else:
     figures = late("runner.figures")
 
-logger = logging.getLogger(__name__)
-
 _GIB = 1 << 30
 # Groups that a candidate sets, and those that only plans read.
 _REPLACED_GROUPS = ("mesh", "layout")
@@ -75,10 +72,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     search = Arithmetic(config, spec, choices())
     devices = config.advise.devices
     assert devices is not None
-    with stages.stage("planning candidates by arithmetic", alone=True):
+    with stages.stage("planning candidates by arithmetic", alone=True) as reached:
         axes = _axes_of(search, spec)
         allowed = candidates.allowed(own, config.dataset.batch_size, config.engine.precision, typed_keys, axes)
-        planned, dropped = arithmetic.explored(search, devices, allowed, logger.info)
+        planned, dropped = arithmetic.explored(search, devices, allowed, reached)
         if not planned:
             why = "; ".join(detail for _, _, detail in ranking.reasons(dropped)) or "there is no candidate"
             raise EngineError(f"no mesh of {devices} devices can be planned: {why}")
@@ -91,8 +88,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     command = f"{best.setting} {shlex.join(words)}".lstrip()
     lines = [show.why(best), *show.left_out(entries, dropped)]
     network = rates.unpriced_network(config.plan, config.hardware, best.candidate.sizes)
-    if network is not None:
-        lines.append(f"warning: {network}")
+    borrowed = rates.borrowed(config.hardware, choices()["hardware"])
+    lines += [f"warning: {one}" for one in (*borrowed, network) if one is not None]
     lines.append(f"found in {time.perf_counter() - began:.0f} s, by arithmetic")
     where = f"{devices} devices of hardware={config.hardware.name}"
     title = f"{where}, global batch {config.dataset.batch_size}"
