@@ -154,7 +154,7 @@ def begin(
             run_id = resumed.id
             is_tracked = resumed.tracking_id is not None
             own_name = resumed.folder.name
-            lasting = {key: resumed.record[key] for key in ("origin", NAME) if key in resumed.record}
+            lasting = {key: resumed.record[key] for key in ("origin", NAME, runs.RUN_NAME) if key in resumed.record}
             if previous is not None and previous.repeats_steps:
                 lasting[runs.WENT_BACK] = True
         else:
@@ -172,6 +172,8 @@ def begin(
                     run_id += f"-{random_part()}"  # an earlier run that was not tracked had the same hydra.run.dir
                 # Locked before it can be found.
                 locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
+        if tracker.run_name:
+            lasting[runs.RUN_NAME] = tracker.run_name
         own_folder = root / (own_name or run_id)
         # Locks may not reach everywhere: another process may have begun the run since it was looked for.
         there = runs.begun(own_folder)

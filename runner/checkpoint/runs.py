@@ -29,6 +29,8 @@ from runner.host.lock import locked as file_locked
 
 RECORD = "run.json"
 LOCK = "run.lock"
+# The entry with the run's name in the tracking store.
+RUN_NAME = "run_name"
 # The record among what a checkpoint says about its run.
 IN_CHECKPOINTS = "record"
 
@@ -95,6 +97,7 @@ class _Record:
     went_back: bool = False
     origin: str = ""
     name: str = ""
+    run_name: str = ""
 
 
 def write_record(folder: Place, record: Mapping[str, object]) -> None:
@@ -147,7 +150,7 @@ def _named(key: str, reference: str, name: str, folder: Place) -> SavedRun:
     if name and storage.steps(place(name)):
         return read(place(name))
     runs = sorted(listed(folder), key=lambda run: -float(run.record["started"]))
-    exact = [run for run in runs if name and name in (run.id, run.record.get("name"))]
+    exact = [run for run in runs if name and name in (run.id, run.record.get("name"), run.record.get(RUN_NAME))]
     matches = exact or [run for run in runs if name and run.id.startswith(name)]
     if name == "latest":
         matches = runs[:1]
@@ -156,9 +159,10 @@ def _named(key: str, reference: str, name: str, folder: Place) -> SavedRun:
     if not runs:
         problem = f"no run left a checkpoint in {folder}"
         raise invalid(key, reference, problem=problem, fix="start one: python -m runner")
-    what = "several runs begin with this" if matches else f"no such run in {folder}"
-    problem = f"{what}; the newest are {', '.join(run.id for run in runs[:_LISTED])}"
-    raise invalid(key, reference, problem=problem, fix=f"set {key}=latest")
+    what = "several runs have this name or begin with it" if matches else f"no such run in {folder}"
+    named = [f"{run.id} ({run.record.get(RUN_NAME, '')})".removesuffix(" ()") for run in (matches or runs)[:_LISTED]]
+    fix = f"set {key}={matches[0].id if matches else 'latest'}"
+    raise invalid(key, reference, problem=f"{what}; the newest are {', '.join(named)}", fix=fix)
 
 
 def begun(folder: Place) -> SavedRun | None:

@@ -68,7 +68,8 @@ def _of_hydra(text: str, arguments: Sequence[str]) -> str:
     """Returns an error of Hydra's, which has no key, with the argument that it is about, if its text names one."""
     several = re.match(r"Ambiguous value for argument '(.+?)=(.+?)' 1\.", text)
     if several:
-        fix = f"to run each, type -m {several[1]}={several[2]}"
+        swept = [one for one in arguments if re.fullmatch(r"[+~\w./]+=[\w.+-]+(,[\w.+-]+)+", one)]
+        fix = f"to run each, type -m {' '.join(dict.fromkeys([f'{several[1]}={several[2]}', *swept]))}"
         kind = texts.kind_at(several[1])
         if kind is None or get_origin(kind) is list:
             fix += f", and for a list {several[1]}=[{several[2]}]"
@@ -187,6 +188,8 @@ def unreadable(text: str) -> ConfigError:
     """Returns the error of an override that Hydra's grammar rejects; the fix has a text's value in quotes."""
     if text in commands():
         return ConfigError(f"{text}: a command comes first; write runner {text} ...")
+    if text == "sweep":
+        return ConfigError("sweep: no command; a sweep is runner -m key=1,2")
     key, _, value = text.partition("=")
     fix = "write key=value, lists as [a,b]"
     name = key.lstrip("+~").rstrip()

@@ -63,8 +63,8 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> tuple[RunConfig,
     if subdir_problem is not None:
         raise invalid("hydra.output_subdir", subdir, problem=subdir_problem, fix="drop it")
     is_on_a_mesh = module not in _MODULES_WITHOUT_A_MESH
-    if is_on_a_mesh and processes.launches(config.cluster):
-        # The processes claim the folder themselves. An error is known here before they have started.
+    if is_on_a_mesh and place.has_launcher(config.cluster) and place.from_launcher() is None:
+        # The started processes claim the folder themselves. An error is known here before they have started.
         folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
         command = _of_one_run(sys.orig_argv[1:], config.resume)
         lines = devices.device_lines(config, composed)

@@ -15,10 +15,9 @@ from typing import Literal
 from runner.cluster.accelerators import VISIBLE_GPUS
 from runner.cluster.launch import kill_group, own_variables
 from runner.cluster.membership import varied_name
-from runner.cluster.restarts import described, signal_of
 from runner.cluster.timeouts import GRACE_S
 from runner.errors import EXIT_DONE, EXIT_REFUSED
-from runner.host.signals import SIGNALS, StopRequest
+from runner.host.signals import SIGNALS, StopRequest, described, signal_of
 
 JobStatus = Literal["passed", "failed", "refused", "killed", "skipped", "not run"]
 GOOD: frozenset[str] = frozenset({"passed", "skipped"})

@@ -23,12 +23,11 @@ from dataclasses import replace
 from typing import IO
 
 from runner.cluster.place import VARIABLE, Place
-from runner.cluster.restarts import SIGNALED, described
 from runner.cluster.timeouts import GRACE_S, SECOND_SIGNAL_S, UNHEARD_S
 from runner.errors import Interrupted
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
-from runner.host.signals import TOGETHER_S, collected
+from runner.host.signals import SIGNALED, TOGETHER_S, collected, described
 from runner.host.terminal import clean
 
 FULL_ERROR = "HYDRA_FULL_ERROR"

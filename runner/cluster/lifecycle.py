@@ -15,14 +15,13 @@ from pathlib import Path
 from runner.cluster import secret, team
 from runner.cluster.exiting import at_exit
 from runner.cluster.member import Member
-from runner.cluster.place import find, from_launcher, has_launcher
-from runner.cluster.restarts import signal_of
+from runner.cluster.place import find
 from runner.cluster.team import ProcessError, Team, current
 from runner.cluster.timeouts import REASON_S
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, Interrupted, TrackingError
 from runner.host import cores
-from runner.host.signals import SIGNALS
+from runner.host.signals import SIGNALS, signal_of
 from runner.host.terminal import Output
 
 # In a process's folder: its standard output, and that of process 0's native libraries.
@@ -36,11 +35,6 @@ _COLLECTIVE_WORDS = re.compile(
 
 # Why this process fails, and whether all may fail for that reason; see `failed`.
 _failure: list[tuple[str, bool]] = []
-
-
-def launches(config: ClusterConfig) -> bool:
-    """Returns whether this process only starts the others (`cluster=local`)."""
-    return has_launcher(config) and from_launcher() is None
 
 
 def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:

@@ -9,7 +9,6 @@ only for now (`PassingError`), which a process writes to the file `passing`.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from runner.errors import EXIT_DONE, EXIT_FINAL, EXIT_REFUSED
+from runner.host.signals import described
 
 # The folder for the reason why the run would fail again, and why the attempt before this one ended.
 FOLDER_VARIABLE = "RUNNER_RESTARTS"
@@ -28,9 +28,6 @@ BEFORE_VARIABLE = "RUNNER_EARLIER_END"
 # and a scheduler need a moment; a machine that reboots needs minutes, and asking it every minute costs nothing.
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
-
-# A shell's exit code of a process that signal n has killed is this and n.
-SIGNALED = 128
 
 
 def note(kind: Literal["final", "passing"], why: str) -> None:
@@ -49,21 +46,6 @@ def is_supervised() -> bool:
 def earlier_end() -> str:
     """Returns why the attempt before this one ended, as far as what started this process knows; empty: unknown."""
     return os.environ.get(BEFORE_VARIABLE, "")
-
-
-def signal_of(code: int) -> int:
-    """Returns the signal that ended a process, by its exit code as `subprocess` or a shell gives it; 0: none did."""
-    if code < 0:
-        return -code
-    return max(0, code - SIGNALED)
-
-
-def described(code: int) -> str:
-    """Returns an exit code in words; that of `subprocess` or of a shell for a process that a signal has killed."""
-    signum = signal_of(code)
-    with suppress(ValueError):
-        return f"killed by {signal.Signals(signum).name}"
-    return f"ended with exit code {code}"
 
 
 def run(start: Callable[[Mapping[str, str]], int], most: int) -> int:

@@ -25,6 +25,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 # A wrapper such as `srun` passes on a signal that the terminal has sent to this process already: signals within this
 # time are one. A person who wants to end the program at once presses Ctrl-C again later than that.
 TOGETHER_S = 1.0
+# A shell's exit code of a process that signal n has killed is this and n.
+SIGNALED = 128
 
 
 class StopRequest:
@@ -148,3 +150,18 @@ def interruption(error: BaseException | None) -> int | None:
             signum = int(signal.SIGINT)
         error = error.__cause__ or error.__context__
     return signum
+
+
+def signal_of(code: int) -> int:
+    """Returns the signal that ended a process, by its exit code as `subprocess` or a shell gives it; 0: none did."""
+    if code < 0:
+        return -code
+    return max(0, code - SIGNALED)
+
+
+def described(code: int) -> str:
+    """Returns an exit code in words; that of `subprocess` or of a shell for a process that a signal has killed."""
+    signum = signal_of(code)
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(signum).name}"
+    return f"ended with exit code {code}"

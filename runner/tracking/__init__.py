@@ -84,7 +84,9 @@ def open_tracker(
             except TrackingError:
                 opened.client.set_terminated(run_id, "FAILED")
                 raise
-            return tracker.MlflowTracker(opened, run_id, files, folder=folder, finish_timeout_s=finish_timeout_s)
+            found = tracker.MlflowTracker(opened, run_id, files, folder=folder, finish_timeout_s=finish_timeout_s)
+            found.run_name = config.run_name or ("" if resume_run_id else spec.name)
+            return found
 
 
 def _files(config: TrackingConfig, spec: RunSpec, root: Path) -> list[writer.Writer]:

@@ -56,10 +56,12 @@ class Tracker:
 
     Attributes:
       run_id: the run's id; None if nothing is recorded.
+      run_name: the name that this process has given to the run; empty: none.
       lost: why `finish` returned False, and what to do; empty: the run's file could not be written.
     """
 
     run_id: str | None = None
+    run_name: str = ""
     lost: str = ""
 
     def watch_machine(self) -> None:

@@ -105,8 +105,8 @@ def fingerprint(uri: str) -> str:
     return hashlib.sha256(shown(uri).rstrip("/").encode()).hexdigest()[:16]
 
 
-def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
-    """Returns links to the run, after the command that serves the store if needed."""
+def ui_lines(uri: str, experiment_id: str, run_id: str, *, metric: str = "", lowest_first: bool = False) -> list[str]:
+    """Returns links to a run, or to a sweep and its jobs by a metric, after the command that serves the store."""
     lines = []
     server = without_userinfo(uri).rstrip("/")
     if not is_http(uri):
@@ -115,6 +115,14 @@ def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
         of_store = "" if uri == default_uri(project_root()) else f" uri={shlex.quote(shown(uri))}"
         lines.append(f"view with: {program} ui{of_store}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
+    if metric:
+        jobs = quote(f"tags.mlflow.parentRunId = '{run_id}'", safe="")
+        # Sorted by time, as by default, the jobs would be nested in their sweep, collapsed, and none would be drawn.
+        order = quote(f"metrics.`{metric}`", safe="")
+        jobs = f"{all_runs}?{_WORKFLOW}&searchFilter={jobs}&orderByKey={order}&orderByAsc={str(lowest_first).lower()}"
+        lines.append(f"sweep: {all_runs}/{run_id}?{_WORKFLOW}")
+        # With a filter, MLflow ignores our view of charts and makes its own.
+        return [*lines, f"jobs: {jobs}", f"charts: {jobs}&compareRunsMode=CHART"]
     lines.append(f"run: {all_runs}/{run_id}?{_WORKFLOW}")
     lines.append(f"all runs: {all_runs}?{_WORKFLOW}")
     lines.append(f"charts: {all_runs}?{_WORKFLOW}&compareRunsMode=CHART&viewStateShareKey={VIEW}")

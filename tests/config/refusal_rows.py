@@ -40,6 +40,8 @@ ROWS: list[tuple[str, ...]] = [
     ("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden=[3]?"),
     # The grammar of overrides, and types.
     ("mesh=batch8  plan", "plan: a command comes first; write runner plan ..."),
+    ("sweep  trainer.epochs=1,2", "sweep: no command; a sweep is runner -m key=1,2"),
+    ("trainer.epochs=1,2  mesh=single,batch2", "to run each, type -m trainer.epochs=1,2 mesh=single,batch2"),
     ("trainer.epochs", "'trainer.epochs'", "write key=value"),
     ("trainer.epochs=[1", "'trainer.epochs=[1'", "lists as [a,b]"),
     ("mesh=null", "mesh=null", "must be the name of an option"),

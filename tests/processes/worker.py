@@ -13,7 +13,7 @@ def body() -> int:
     import os
     import sys
 
-    from runner.cluster import launch, lifecycle, membership
+    from runner.cluster import launch, lifecycle, membership, place
     from runner.cluster.team import ProcessError
     from runner.config.schema import ClusterConfig
     from runner.errors import ConfigError
@@ -29,7 +29,7 @@ def body() -> int:
         return code
 
     try:
-        if lifecycle.launches(config):
+        if place.has_launcher(config) and place.from_launcher() is None:
             return launch.run(sys.orig_argv[1:], int(config.processes or 1), {})
         lifecycle.join(config, asked["agrees"])
         with lifecycle.explained():

@@ -116,6 +116,27 @@ def test_a_sweep_that_can_not_work_is_refused_before_anything_is_opened(words: l
     assert str(found.value).startswith(shown)
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["optimizer.lr=1,.5", "trainer.seed=1,2"], r"^all 4 jobs: optimizer\.lr=1,\.5: unknown .*_rate=1,\.5\?$"),
+        (["mesh.axes.batch=5"], r"^dataset\.batch_size=64: must be a multiple of 5"),
+        (["mesh.axes.batch=5,7"], r"none of 2 jobs is valid, the first: .* multiple of 5"),
+    ],
+)
+def test_a_sweep_without_a_valid_job_is_refused_once_and_not_recorded(
+    words: list[str], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*words, "dataset.batch_size=64", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"]
+    register_resolvers()
+    with application() as hydra:
+        config = compose_command(hydra, "config", [*words, f"hydra.sweep.dir={tmp_path}/sweep"], is_multirun=True)
+        with pytest.raises(ConfigError, match=shown):
+            run.run(checked(config), config, hydra.config_loader, [])
+    assert not (tmp_path / "mlflow.db").exists()
+    assert not capsys.readouterr().out
+
+
 class Pretended:
     """A job's process that runs nothing: the one of seed 2 fails, and each ends when it is looked at twice."""
 

@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from runner.cli.sweep.search import Search, distribution, space_of
+from runner.cli.sweep.search import Search, distribution
 from runner.cli.sweep.sweep import varied_of
 from runner.cluster.jobs import Job, Outcome
 from runner.config.schema import SweepConfig
@@ -63,6 +63,9 @@ class MadeUp:
         self.stop = SimpleNamespace(requested=False)
         self.folder.mkdir(exist_ok=True)
 
+    def record(self) -> None:
+        """Nothing is tracked."""
+
     def plan(self, overrides: list[str], number: int) -> Job:
         self.planned.append(number)
         return self.add(overrides, number)
@@ -75,7 +78,7 @@ class MadeUp:
     def open(self, n_trials: int, startup_trials: int = 2) -> Search:
         storage = f"sqlite:///{self.folder.parent / 'study.db'}"
         settings = SearchSweeper(n_trials=n_trials, storage=storage, seed=1, startup_trials=startup_trials)
-        return Search(self, settings, space_of(self.settings.overrides))  # type: ignore[arg-type]
+        return Search(self, settings)  # type: ignore[arg-type]
 
     def run(self, search: Search, most: int = 100) -> None:
         """Runs trials; after `most` a signal comes in the middle of the next."""

@@ -1,3 +1,5 @@
+from urllib.parse import parse_qsl
+
 import pytest
 import sqlalchemy
 from mlflow import MlflowClient
@@ -79,6 +81,16 @@ def test_the_printed_command_serves_the_store(monkeypatch, tmp_path):
     assert page.startswith("run: http://127.0.0.1:5000/#/")
     assert charts.endswith("&compareRunsMode=CHART&viewStateShareKey=runner")
     assert ui_lines(default_uri(tmp_path), "1", "abc")[0].endswith("runner ui")
+
+
+def test_the_links_of_a_sweep_are_to_its_jobs_in_the_order_of_its_metric():
+    page, jobs, charts = ui_lines("http://server:5000/", "1", "abc", metric="eval/accuracy")
+    assert page == "sweep: http://server:5000/#/experiments/1/runs/abc?workflowType=machine_learning"
+    query = dict(parse_qsl(jobs.partition("?")[2]))
+    assert query["searchFilter"] == "tags.mlflow.parentRunId = 'abc'"
+    # Sorted by the time of creation, MLflow 3.17 shows the sweep alone, collapsed.
+    assert (query["orderByKey"], query["orderByAsc"]) == ("metrics.`eval/accuracy`", "false")
+    assert charts == f"charts: {jobs.removeprefix('jobs: ')}&compareRunsMode=CHART"
 
 
 def test_mlflows_variables_count_where_the_config_has_no_value(opener, uri, monkeypatch):

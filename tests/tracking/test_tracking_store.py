@@ -112,6 +112,7 @@ def test_a_resumed_run_goes_on_and_keeps_its_first_params(opener, uri, rows):
     first.finish("KILLED")
     second = opener(uri, params={"a": 1, "b": 3, "c": 4}, resume_run_id=first.run_id)
     assert second.run_id == first.run_id
+    assert (first.run_name, second.run_name) == ("a run", "")
     assert _client(uri).get_run(first.run_id).info.status == "RUNNING"
     second.log_metrics(2, {"loss": 0.5})
     second.finish("FINISHED")

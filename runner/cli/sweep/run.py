@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import shlex
 import sys
 from collections import Counter
@@ -32,6 +33,7 @@ from runner.cluster.membership import Membership, short_keys, short_value, varie
 from runner.config.convert import as_typed
 from runner.config.quoting import quoted
 from runner.config.schema_hydra import SearchSweeper
+from runner.errors import ConfigError, TrackingError
 from runner.host import cores
 from runner.host.late import late
 from runner.host.outputs import spared
@@ -57,23 +59,22 @@ Draw = Callable[[Path], list[Path]]
 
 def run(settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Sequence[str]) -> bool:
     """Runs a sweep to its end, however that comes, and reports it; returns whether every job passed."""
-    space = {}
-    if isinstance(settings.sweeper, SearchSweeper):
-        space = search.space_of(settings.overrides)
     sweep = Sweep(settings, config, loader, [flag for flag in flags if flag not in MULTIRUN])
     study: search.Search | None = None
     ended_by: BaseException | None = None
     passed = False
     try:
         if isinstance(settings.sweeper, SearchSweeper):
-            study = search.Search(sweep, settings.sweeper, space)
+            study = search.Search(sweep, settings.sweeper)
         _run_jobs(sweep, study)
     except BaseException as error:
         ended_by = error
         raise
     finally:
         with sweep.stop.deferring():  # a signal now must not keep the sweep's run from getting its status
-            passed = finish(sweep, ended_by, study.draw if study else None)
+            # Without a record, such an error came before any job: there is nothing to report.
+            if sweep.parent is not None or not isinstance(ended_by, ConfigError | TrackingError):
+                passed = finish(sweep, ended_by, study.draw if study else None)
     return passed
 
 
@@ -112,8 +113,13 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
         return False
 
     if study is None:
+        if settings.group.resume:
+            sweep.record()
         planned = [sweep.plan(overrides, number) for number, overrides in enumerate(combinations(settings.overrides))]
         grid = [job for job in planned if job is not None]
+        if not grid and not sweep.finished_runs:
+            raise ConfigError(_refusal(sweep))
+        sweep.record()
         jobs = iter(grid)
         count = len(grid)
     else:
@@ -126,6 +132,22 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
             text += f", {launcher.max_parallel} at a time"
         print(f"{settings.name}: {text}; output: {shown(settings.folder)}/<job>/{LOG_FILE}", flush=True)
     run_jobs(jobs, start, ended, sweep.stop, goes_on, max_parallel=launcher.max_parallel, gpus=gpus)
+
+
+def _refusal(sweep: Sweep) -> str:
+    """Returns why no job can start: the first reason, with all values of the key that it names."""
+    reasons = []
+    for job in sweep.jobs:
+        why = sweep.outcomes[job.number].note
+        key = key_of(why)
+        if key in sweep.settings.varied:
+            value = re.compile(rf"={re.escape(job.varied[key])}(?![\w.])")
+            why = f"={sweep.settings.varied[key]}".join(value.split(why))
+        reasons.append(why)
+    which = f"all {len(reasons)} jobs: " if len(reasons) > 1 else ""
+    if len(set(reasons)) > 1:
+        which = f"none of {len(reasons)} jobs is valid, the first: "
+    return which + reasons[0]
 
 
 def _result(job: Job, metric: str) -> str:
@@ -215,8 +237,8 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
         best_metrics[metric] = best.value(metric)
     sweep.parent.finish(status, tags, best_metrics, files)
     store = sweep.parent.store
-    for line in ui_lines(store.uri, store.experiment_id, sweep.parent.run_id):
-        print(f"sweep: {line.removeprefix('run: ')}" if line.startswith("run: ") else line)
+    links = ui_lines(store.uri, store.experiment_id, sweep.parent.run_id, metric=metric, lowest_first=sign > 0)
+    print(*links, sep="\n")
     if not _RESUMABLE.isdisjoint(statuses):
         print(f"To continue: {sweep.parent.command} sweep.resume={sweep.parent.run_id}", flush=True)
     return all_good

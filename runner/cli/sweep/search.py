@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,12 +36,13 @@ _FEWEST_TO_WEIGH = 10  # trials; below, fANOVA fits noise
 class Search:
     """Asks the study for trials, and reports their values and outcomes to it."""
 
-    def __init__(self, sweep: Sweep, settings: SearchSweeper, space: Mapping[str, BaseDistribution]) -> None:
-        """Opens the study: a new one, or the one of the sweep that this one resumes."""
+    def __init__(self, sweep: Sweep, settings: SearchSweeper) -> None:
+        """Records the sweep, and opens its study: a new one, or the one of the sweep that this one resumes."""
         self._sweep = sweep
         self._settings = settings
-        self._space = dict(space)
         overrides = sweep.settings.overrides
+        self._space = {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
+        sweep.record()
         self._fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
         name = sweep.settings.folder.name if sweep.parent is None else sweep.parent.run_id
         # Optuna prints a line per trial otherwise, between those of the sweep.
@@ -146,11 +147,6 @@ def _sampler(settings: SearchSweeper, number: int) -> optuna.samplers.BaseSample
 def _overrides_of(params: Mapping[str, object]) -> list[str]:
     # `str` of a float has all its digits, so that a trial can be repeated.
     return [f"{key}={value}" for key, value in params.items()]
-
-
-def space_of(overrides: Sequence[Override]) -> dict[str, BaseDistribution]:
-    """Returns the distribution of each key that is swept."""
-    return {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
 
 
 def distribution(override: Override) -> BaseDistribution:

@@ -81,23 +81,6 @@ def values_of(tags: Mapping[str, str]) -> Values:
     return frozenset(clean_tags({key: value for key, value in tags.items() if key.startswith(VARIED)}).items())
 
 
-def open_parent(settings: Settings, arguments: Sequence[str]) -> Parent:
-    """Makes the sweep's run, or resumes the one of `sweep.resume`; its status is RUNNING."""
-    store = open_tracking(settings.tracking)
-    with contextlib.suppress(Exception):  # housekeeping must not stop a sweep
-        mark_dead_runs(store, warn)
-    params = {key.lstrip("+"): values for key, values in settings.varied.items()}
-    spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags})
-    command = shlex.join(["python", "-m", settings.module, *arguments])
-    if settings.group.resume is None:
-        run_id = start.create(store, replace(spec, description=f"`{command}`"), project_root())
-    else:
-        run_id = find_sweep(store, settings.group.resume, [store.experiment_id]).info.run_id
-        # Without params: those of the first start can't be changed.
-        start.resume(store, run_id, replace(spec, params={}))
-    return Parent(store, run_id, command)
-
-
 class Sweep:
     """A sweep of this process: the jobs that are planned, and by number their outcomes and the runs done before.
 
@@ -108,7 +91,7 @@ class Sweep:
     """
 
     def __init__(self, settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Sequence[str]) -> None:
-        """Claims the sweep's folder, makes its run or resumes it, and reads which jobs are finished already."""
+        """Claims the sweep's folder."""
         self.settings = settings
         self.config = config
         self.flags = flags
@@ -124,15 +107,31 @@ class Sweep:
         self._earlier: dict[Values, Run] = {}
         folders.claim(DIR, settings.folder)
         OmegaConf.save(config, settings.folder / "multirun.yaml")
-        if settings.is_recorded:
-            arguments = session.current().arguments
-            typed = [argument for argument in arguments if key_of(argument) != "sweep.resume"]
-            self.parent = open_parent(settings, typed)
-            if settings.group.resume:
-                for run in reversed(self.parent.children()):  # oldest first: the newest run of a job counts
-                    values = values_of(run.data.tags)
-                    if values not in self._earlier or self._earlier[values].info.status != _FINISHED:
-                        self._earlier[values] = run
+
+    def record(self) -> None:
+        """Makes the sweep's run, or resumes the one of `sweep.resume` and reads which jobs are finished already."""
+        settings = self.settings
+        if self.parent is not None or not settings.is_recorded:
+            return
+        store = open_tracking(settings.tracking)
+        with contextlib.suppress(Exception):  # housekeeping must not stop a sweep
+            mark_dead_runs(store, warn)
+        params = {key.lstrip("+"): values for key, values in settings.varied.items()}
+        spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags})
+        typed = [argument for argument in session.current().arguments if key_of(argument) != "sweep.resume"]
+        command = shlex.join(["python", "-m", settings.module, *typed])
+        if settings.group.resume is None:
+            run_id = start.create(store, replace(spec, description=f"`{command}`"), project_root())
+            self.parent = Parent(store, run_id, command)
+            return
+        run_id = find_sweep(store, settings.group.resume, [store.experiment_id]).info.run_id
+        # Without params: those of the first start can't be changed.
+        start.resume(store, run_id, replace(spec, params={}))
+        self.parent = Parent(store, run_id, command)
+        for run in reversed(self.parent.children()):  # oldest first: the newest run of a job counts
+            values = values_of(run.data.tags)
+            if values not in self._earlier or self._earlier[values].info.status != _FINISHED:
+                self._earlier[values] = run
 
     def add(self, overrides: Sequence[str], number: int) -> Job:
         """Adds a job as the report lists it; its config is not composed, and its folder is not claimed."""

@@ -123,19 +123,22 @@ def test_a_branch_is_a_new_run_and_its_origin_is_unchanged(
 ) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     origin, tracker = previous(held, branch=f"{folder}@10"), Tracked("bbbb")
+    tracker.run_name = "seed=1"
     assert saved(folder, origin, tracker, monkeypatch) == folder.parent / "bbbb"
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     record = files.read_json(folder.parent / "bbbb" / "run.json", 10_000)
     assert record["overrides"] == ["trainer.epochs=9"], "a resume of the branch does not branch again"
-    assert record["origin"] == "aaaa@10"
+    assert (record["origin"], record["run_name"]) == ("aaaa@10", "seed=1")
 
 
 def test_a_resumed_run_stays_in_its_folder_whatever_its_name(
     folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = folder.rename(folder.with_name("copy"))
+    runs.write_record(copy, {**runs.read(copy).record, "run_name": "seed=1"})
     tracker = Tracked("aaaa")
     assert saved(copy, previous(held, resume=str(copy)), tracker, monkeypatch) == copy
+    assert runs.read(copy).record["run_name"] == "seed=1", "that of its sweep, which this process does not know"
     assert [path.name for path in copy.parent.iterdir()] == ["copy"]
 
 

@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     """Two runs, the second with two checkpoints."""
     for number, (name, steps) in enumerate([("aaaa1111", [5]), ("aaaa2222", [10, 20])]):
         saved = register(tmp_path, name, tracked=True, overrides=OVERRIDES)
-        record = {**saved.record, "started": 100.0 + number}
+        record = {**saved.record, "started": 100.0 + number, runs.RUN_NAME: f"seed={number},batch_size=32"}
         runs.write_record(saved.folder, record)
         for step in steps:
             storage.write(saved.folder, content(step, name))
@@ -34,6 +34,8 @@ def test_a_run_is_found_by_id_prefix_folder_or_as_the_latest(folder: Path) -> No
         (str(folder / "aaaa1111"), "aaaa1111", None),
         ("aaaa2222@10", "aaaa2222", 10),
         ("latest@20", "aaaa2222", 20),
+        ("seed=0,batch_size=32", "aaaa1111", None),
+        ("seed=1,batch_size=32@10", "aaaa2222", 10),
     ]:
         found, at = runs.find("resume", wanted, folder)
         assert (found.id, at) == (name, step)
@@ -60,8 +62,11 @@ def test_the_best_is_found_by_its_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "shown"),
     [
-        ("nope", r"resume=nope: no such run in .*; the newest are aaaa2222, aaaa1111; set resume=latest"),
-        ("aaaa", r"several runs begin with this; the newest are aaaa2222, aaaa1111"),
+        (
+            "nope",
+            r"resume=nope: no such run in .*; the newest are aaaa2222 \(seed=1,.*, aaaa1111 .*; set resume=latest",
+        ),
+        ("aaaa", r"several runs have this name or begin with it; the newest are aaaa2222 .*; set resume=aaaa2222"),
         ("latest@15", r"checkpoints of that run are 10, 20; set resume=aaaa2222@20"),
         ("latest@best", r"checkpoints of that run are 10, 20"),
     ],
