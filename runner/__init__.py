@@ -21,6 +21,7 @@ from types import FunctionType, ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from runner.cli.fit import fit as fit
     from runner.cli.notebook import *  # noqa: F403
     from runner.errors import ConfigError as ConfigError
 
@@ -30,7 +31,7 @@ _NOTEBOOK = (
     *("OpenedRun", "advise", "compare", "compose", "evaluate", "export", "open_run", "plan", "sweep", "train"),
     *("verify",),
 )
-_MODULES = {"ConfigError": "runner.errors", **dict.fromkeys(_NOTEBOOK, "runner.cli.notebook")}
+_MODULES = {"ConfigError": "runner.errors", "fit": "runner.cli.fit", **dict.fromkeys(_NOTEBOOK, "runner.cli.notebook")}
 
 
 class _Package(ModuleType):

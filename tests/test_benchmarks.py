@@ -1,7 +1,5 @@
 """Benchmarks leave nothing behind, and compare what they measured with plans."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The extras that refusals name: they are there, ask for what they must, and the constraints hold their versions."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import requires

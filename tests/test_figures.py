@@ -1,7 +1,5 @@
 """The axes and colors that pictures share."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

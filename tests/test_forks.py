@@ -1,7 +1,5 @@
 """A forked program is what a real start would have made of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The order of the house: what imports what, and the measures that the whole package keeps."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -120,16 +118,16 @@ def test_no_file_is_over_600_lines() -> None:
 # Lines of each folder, all of them: code, docstrings, comments and empty ones. A change that needs more room says what
 # goes for it. Commands and what starts their processes share theirs, since sweeps are above both.
 BUDGET = {
-    "cli+cluster": 6_200,
+    "cli+cluster": 6_450,
     "verify": 5_180,  # design says 5,000
-    "train": 3_210,
-    "plan": 4_960,
-    "checkpoint": 2_850,
+    "train": 3_220,
+    "plan": 4_850,
+    "checkpoint": 2_800,
     "tracking": 1_800,
     "engine": 10_560,
-    "model": 4_200,
+    "model": 4_170,
     "task": 4_170,
-    "layout": 2_100,
+    "layout": 2_060,
     "data": 6_300,
     "config": 3_800,
     "host": 1_050,

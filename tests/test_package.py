@@ -1,7 +1,5 @@
 """What tools and hosting sites read from the top folder: one version, existing files, and the commands of .ci/run."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

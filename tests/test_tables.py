@@ -1,7 +1,5 @@
 """Tables at any width: numbers are whole, headings broken first, what has no room named."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

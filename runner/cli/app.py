@@ -73,12 +73,23 @@ _NO_MEMORY = ("failed to map segment", "Cannot allocate memory", "std::bad_alloc
 Command = Callable[[RunConfig, DictConfig], None]
 
 
-def run_command(command: str | Command) -> int:
+def run_here(command: Command, arguments: Sequence[str]) -> None:
+    """Runs a command in a program of the user's; raises what ends it."""
+    before = sys.argv[:]
+    sys.argv[1:] = arguments
+    try:
+        run_command(command, raises=True)
+    finally:
+        sys.argv[:] = before
+
+
+def run_command(command: str | Command, *, raises: bool = False) -> int:
     """Composes the config from the process's command line, checks it and runs a command on it.
 
     Args:
       command: called with the checked config and the composed one without Hydra's part; or the name of a module whose
         `run` is called, and which is imported once the config has been checked.
+      raises: raise an error, and print nothing of it.
 
     Returns:
       The process's exit code: 0 done, 1 failed, 2 the config is invalid. A signal is raised as Interrupted.
@@ -132,7 +143,7 @@ def run_command(command: str | Command) -> int:
                     _raise(ended._return_value, folder / LOG)
             return EXIT_DONE
         except Exception as error:
-            if interruption(error) is not None or isinstance(error, BrokenPipeError):
+            if raises or interruption(error) is not None or isinstance(error, BrokenPipeError):
                 raise
             return _report(error, opened.arguments, with_traceback=wants_traceback)
 

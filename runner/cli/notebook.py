@@ -6,7 +6,7 @@ import html
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from runner.cli.resolvers import register_resolvers
 from runner.config import masking, short_keys
 from runner.config.compose import compose as compose_config
 from runner.config.quoting import quoted
-from runner.config.schema import RunConfig
+from runner.config.schema import MeshConfig, RunConfig
 from runner.errors import ConfigError, EngineError, TrackingError, invalid
 from runner.host import session
 from runner.host.late import late
@@ -169,10 +169,14 @@ def train(*overrides: Overrides, **keywords: object) -> OpenedRun:
       EngineError: the run failed.
       KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
     """
-    typed = _typed(overrides, keywords)
+    return trained(_typed(overrides, keywords), lambda _, arguments: run_command("runner", arguments))
+
+
+def trained(typed: Sequence[str], start: Callable[[MeshConfig, list[str]], object]) -> OpenedRun:
+    """Returns the run of a training, which `start` runs, given its mesh and its command line."""
     config = compose(*typed)
     folder = _folder("runs", typed, _RUN_DIR)
-    run_command("runner", [*typed, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
+    start(config.mesh, [*typed, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
     if MLFLOW not in config.tracking.writers:
         return _of_folder(folder)
     newest = max(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)

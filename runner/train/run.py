@@ -23,7 +23,15 @@ from runner.cluster.membership import membership
 from runner.cluster.team import current
 from runner.config import invocation
 from runner.config.convert import as_typed, resolved
-from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig, TrainerConfig, VerifyConfig
+from runner.config.schema import (
+    DatasetConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    TaskConfig,
+    TrainerConfig,
+    VerifyConfig,
+)
 from runner.console import Console
 from runner.data import loading, workers
 from runner.data.base import Dataset
@@ -67,7 +75,13 @@ _ORIGIN = "runner.branched_from"
 _SUMMARY = "model_summary.txt"
 
 
-def run(config: RunConfig, composed: DictConfig, verify: Verify, given: Sequence[Any] = ()) -> None:
+def run(
+    config: RunConfig,
+    composed: DictConfig,
+    verify: Verify,
+    given: Sequence[Any] = (),
+    ended: Callable[[Engine, OptimizerConfig, int], None] = lambda *_: None,
+) -> None:
     """Trains, evaluates and records; the run is locked against other processes until this returns.
 
     Cheap checks come before slow ones. Whatever can make the config invalid is known before the tracked run is opened,
@@ -77,6 +91,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify, given: Sequence
       composed: the same as Hydra composed it, for the record.
       verify: verifies it first where `trainer.verify_first` is set.
       given: callbacks beside those of `trainer.callbacks`.
+      ended: takes the engine that has been trained, its optimizer's config and the number of its steps.
 
     Raises:
       Interrupted: a signal ended the run, which is recorded as KILLED.
@@ -281,6 +296,7 @@ def run(config: RunConfig, composed: DictConfig, verify: Verify, given: Sequence
 
             # ------------------------------------------------------------------ report
             stop.raise_if_requested()
+            ended(engine, optimizer, result.steps)
             if result.steps < length.total:
                 say(result.ended)
             speed = {"throughput/input_wait": result.meter.input_wait}

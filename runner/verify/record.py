@@ -10,7 +10,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -49,6 +49,8 @@ LOG = "verify.log"
 # A verdict is about these versions, which verify.json lists.
 _PACKAGES = (*registry.distributions(), "numpy", "runner")
 
+Compute = Callable[[Path, Path, Place | None], Verification | None]
+
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Verifies a config, prints the table and records it all in its own run; or looks at steps of a recorded run.
@@ -83,8 +85,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         computed(asdict(config), config.verify, folder).record(folder, tracker, console)
 
 
-def computed(content: Mapping[str, object], options: VerifyConfig, folder: Path) -> Verdict:
-    """Verifies a checked config, given as plain values, and records nothing.
+def computed(
+    content: Mapping[str, object], options: VerifyConfig, folder: Path, compute: Compute | None = None
+) -> Verdict:
+    """Verifies a checked config, given as plain values, and records nothing; `compute`: None is `run_child`.
 
     Raises:
       ConfigError: the config is invalid for the model, the layout or the dataset.
@@ -105,7 +109,7 @@ def computed(content: Mapping[str, object], options: VerifyConfig, folder: Path)
             return str(Path(name).absolute())
 
         files = Path(team.broadcast("verify's folder", shared))
-        report = run_child(files, folder / LOG, _child_place(team))
+        report = (compute or run_child)(files, folder / LOG, _child_place(team))
         # Process 0 removes the folder, so each process reads its result before.
         team.all_gather("verify's results", True)
     # Process 0 has the verdict. The others fail with its line, so that no process trains on.

@@ -1,7 +1,5 @@
 """The search of candidates: what is left out, and why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Enumeration, pruning and ranking of candidates, as pure functions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

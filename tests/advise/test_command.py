@@ -1,7 +1,5 @@
 """Advice of whole commands: its figures are those of `runner.plan`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

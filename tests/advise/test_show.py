@@ -1,7 +1,5 @@
 """The table of advice fits a narrow terminal without breaks inside words or numbers."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

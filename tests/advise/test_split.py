@@ -1,7 +1,5 @@
 """Meshes share a trace only if the arrays that their forward passes keep are the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

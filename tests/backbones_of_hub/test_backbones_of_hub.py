@@ -1,7 +1,5 @@
 """Backbones of KerasHub are verified, by our layouts and by rules on their paths; a tuned preset goes all the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

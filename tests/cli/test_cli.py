@@ -1,7 +1,5 @@
 """What a command makes of what ends it other than its own errors."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.cli import app as cli

@@ -1,7 +1,5 @@
 """The command line before Hydra reads it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What every command says of itself, and that the installed command and the modules are the same."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """What Hydra prints of a config has no password, whatever brings it, and needs no import of anything heavy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

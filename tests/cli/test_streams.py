@@ -1,7 +1,5 @@
 """Standard streams that are closed, readers that leave and a folder that is gone: no command prints a traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Programs of docs/bugs: each is an issue that a person can file, and shows its bug in the pinned versions."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

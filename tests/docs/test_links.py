@@ -1,7 +1,5 @@
 """Links to other hosts: their form and their hosts, as far as a machine without a network can tell."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

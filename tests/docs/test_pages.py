@@ -1,7 +1,5 @@
 """README and the pages: each command line is composed and checked."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The language of the pages: short sentences, standard terms, and no old or private words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import mean
 

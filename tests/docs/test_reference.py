@@ -1,7 +1,5 @@
 """The generated reference is up to date, and no picture of docs/ names another host."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The site: each page has one place in it, and it builds without a warning."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections import Counter

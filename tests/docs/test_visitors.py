@@ -1,7 +1,5 @@
 """Visitors reach their goal from the front page: in three clicks at most, and few words."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

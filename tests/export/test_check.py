@@ -1,7 +1,5 @@
 """What counts as equal of an export, and what a served model takes and answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

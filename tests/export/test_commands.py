@@ -1,7 +1,5 @@
 """The real commands on one run: a digits model trained under megatron on four devices."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import dataclass

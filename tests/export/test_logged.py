@@ -1,7 +1,5 @@
 """The model that a run logs in MLflow, in a process that knows nothing of the run."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

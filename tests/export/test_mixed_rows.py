@@ -1,7 +1,5 @@
 """A model that mixes the rows of a batch is evaluated, and exported, in the batches of its run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

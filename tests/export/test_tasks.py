@@ -1,7 +1,5 @@
 """A SavedModel and a Keras file of any inputs and any task answer what the model that was written answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

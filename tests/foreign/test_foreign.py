@@ -1,7 +1,5 @@
 """Every sound step is verified, every mutant a mismatch: `python -m tests.foreign` prints the tables of the page."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

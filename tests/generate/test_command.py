@@ -1,7 +1,5 @@
 """The generate command from its command lines: the same text on a mesh and on one device, and what is invalid."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

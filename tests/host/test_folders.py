@@ -1,7 +1,5 @@
 """Folders: what is not ours is neither written over nor removed."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

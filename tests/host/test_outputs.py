@@ -1,7 +1,5 @@
 """A disk that can't be written makes a run's config invalid before it begins, and is a warning later."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Texts in quotes come back from Hydra's grammar as they were."""
 
-from __future__ import annotations
-
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given
 from hypothesis import strategies as st

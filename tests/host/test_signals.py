@@ -1,7 +1,5 @@
 """A signal ends a command with its code from the first line to the last, with a line and no traceback."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

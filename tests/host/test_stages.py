@@ -1,7 +1,5 @@
 """What a command does is said while it does it, in one line per stage."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re

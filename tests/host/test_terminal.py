@@ -1,7 +1,5 @@
 """What reaches a terminal: no foreign text controls it, and none is read as markup."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import io

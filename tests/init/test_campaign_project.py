@@ -1,7 +1,5 @@
 """A wheel in a place of its own, without the checkout: a project is written there, runs, and is moved."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What `runner.init` writes, and which names it rejects."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every layer of keras.layers is in the table, computes what stock Keras computes, or is refused in a line."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Configs composed from Python: the same checks and lines as on the command line, as often as wanted, anywhere."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -97,5 +95,5 @@ def test_the_package_offers_its_functions_and_imports_nothing_heavy() -> None:
 def test_what_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nope'"):
         runner.nope  # type: ignore[attr-defined]  # noqa: B018
-    functions = ["advise", "compare", "compose", "evaluate", "export", "open_run", "plan", "sweep", "train", "verify"]
-    assert dir(runner) == ["ConfigError", "OpenedRun", *functions], "and nothing that it imports"
+    functions = ["advise", "compare", "compose", "evaluate", "export", "fit", "open_run", "plan", "sweep", "train"]
+    assert dir(runner) == ["ConfigError", "OpenedRun", *functions, "verify"], "and nothing that it imports"

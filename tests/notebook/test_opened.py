@@ -1,7 +1,5 @@
 """Commands started from Python, and recorded runs as objects."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Parameter groups: which settings a variable gets. `tests/parity` and `tests/verify` compare training by them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

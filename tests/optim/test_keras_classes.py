@@ -1,7 +1,5 @@
 """Keras's optimizers by name: Keras checks their options. `tests/parity` compares training with them."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.cli.notebook import compose

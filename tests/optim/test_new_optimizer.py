@@ -1,7 +1,5 @@
 """An optimizer is one place: an entry of the registry and a YAML file. All else follows from them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learning rates by step. `tests/parity` compares training with Keras's schedules, on devices of both engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

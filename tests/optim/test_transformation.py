@@ -1,7 +1,5 @@
 """Optimizers of Optax: their checks. `tests/verify` compares them on a mesh with one device."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.cli.notebook import compose

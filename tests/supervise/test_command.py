@@ -1,7 +1,5 @@
 """`python -m runner.supervise -- <command>`, with commands that stand for a run."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """When two configs are the same, and what a multirun is and varies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Jobs, their names and outcomes, and how they are run: with processes of a few milliseconds, no training."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

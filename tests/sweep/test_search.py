@@ -1,7 +1,5 @@
 """The search: ranges, NaN and resuming, with trials that are made up instead of trained."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Sweeps of the real command: what the table, the parent run and the exit code say, and that a sweep goes on."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

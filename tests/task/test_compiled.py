@@ -1,7 +1,5 @@
 """A builder that returns a compiled model: losses, metrics and updates are those of Keras's own `fit`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

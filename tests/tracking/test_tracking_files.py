@@ -1,7 +1,5 @@
 """What TensorBoard's and W&B's files have of a run, and what happens if one of them fails."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 import sys

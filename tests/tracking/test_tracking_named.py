@@ -1,7 +1,5 @@
 """A run is named in every command by the same rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.cli.runs.records import RunRecord, pick

@@ -1,7 +1,5 @@
 """What a run's page says: its description and the listed params."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mlflow import MlflowClient

@@ -1,7 +1,5 @@
 """A store that can't be opened is one line: the URI, what is wrong, the fix; no SQL, no HTML."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import threading

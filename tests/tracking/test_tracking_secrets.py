@@ -1,7 +1,5 @@
 """A password of a tracking URI reaches the store, and nothing that is printed or written."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

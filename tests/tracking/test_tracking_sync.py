@@ -1,7 +1,5 @@
 """What could not be stored is in the run's file and is sent later, each point once; or it is said that it is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

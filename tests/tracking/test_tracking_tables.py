@@ -1,7 +1,5 @@
 """Tables of a new SQLite store: those of MLflow's own migrations, also after a process died while it made them."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command and the addresses that a run prints of its page work."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

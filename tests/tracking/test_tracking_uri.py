@@ -1,7 +1,5 @@
 """A tracking URI that can't work is refused with its key, without its password, before MLflow is imported."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.config.schema import TrackingConfig

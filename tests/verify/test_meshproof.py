@@ -1,7 +1,5 @@
 """The proof of anybody's step: verdicts of right and wrong ones, one sentence for what can't be compared."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Keras scripts that are verified as they are: right ones, wrong ones, and what can't be taken."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -15,19 +15,25 @@ from runner.config.import_path import raised
 from runner.data.base import Array
 from runner.errors import DataError, describe
 
+# What the third entry of a batch becomes, where weights are asked for.
+SAMPLE_WEIGHT = "sample_weight"
+_TARGET = "label"
 _SPLITS = {2: ("train", "test"), 3: ("train", "validation", "test")}
 
 
-def by_split(returned: Any, where: str) -> dict[str, object]:
-    """Returns the content of each split that a user's function returned, with arrays by name for what `fit` takes."""
+def by_split(returned: Any, where: str, *, weighted: bool = False) -> dict[str, Any]:
+    """Returns the content of each split that a user's function returned, with arrays by name for what `fit` takes.
+
+    `weighted`: batches may be `(x, y, sample_weight)`.
+    """
     parts = {"train": returned}
     if isinstance(returned, tuple) and len(returned) in _SPLITS and all(map(_is_pair, returned)):
         parts = dict(zip(_SPLITS[len(returned)], returned, strict=True))
     elif isinstance(returned, Mapping) and "train" in returned and not any(map(is_column, returned.values())):
         parts = {str(split): content for split, content in returned.items()}
     if len(parts) == 1:
-        return {split: _split(content, where) for split, content in parts.items()}
-    return {split: _split(content, f"{where}, split {split}") for split, content in parts.items()}
+        return {split: _split(content, where, weighted) for split, content in parts.items()}
+    return {split: _split(content, f"{where}, split {split}", weighted) for split, content in parts.items()}
 
 
 def is_column(value: object) -> bool:
@@ -37,9 +43,9 @@ def is_column(value: object) -> bool:
     return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
-def _split(content: Any, where: str) -> object:
+def _split(content: Any, where: str, weighted: bool) -> object:
     if _is_pair(content):
-        return _named(content, where)
+        return named(content, where)
     is_keras = _has_base(content, "PyDataset", "keras") or _has_base(
         content, "Sequence", "keras", "tf_keras", "tensorflow"
     )
@@ -58,14 +64,14 @@ def _split(content: Any, where: str) -> object:
                 ".take(n) and tf.data.experimental.assert_cardinality(n)), or return arrays by name"
             ) from error
         if is_tensorflow:
-            return _joined(content.as_numpy_iterator(), where)
-        return _joined(map(content.__getitem__, numbers), where)
+            return _joined(content.as_numpy_iterator(), where, weighted)
+        return _joined(map(content.__getitem__, numbers), where, weighted)
     first, last = _rows_at_ends(content)
     if last and (last < first or getattr(content, "batch_size", None) == first):
         batches = [content[number] for number in range(len(content))]
         # Of batches, only the last may be shorter. Anything else is a dataset of examples of different sizes.
         if all(_rows_if_batch(batch) == first for batch in batches[:-1]):
-            return _joined(iter(batches), where)
+            return _joined(iter(batches), where, weighted)
     if isinstance(content, list) and content and all(map(_rows_if_batch, content)):
         raise DataError(_batches_or_examples(where, content[0]))
     return content
@@ -73,7 +79,7 @@ def _split(content: Any, where: str) -> object:
 
 def _batches_or_examples(where: str, entry: Any) -> str:
     """Returns the message for entries (x, y) that may be batches or examples."""
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in _named(entry[-2:], where).items())
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in named(entry[-2:], where).items())
     return (
         f"{where}: its entries may be batches or examples ({shapes}); join batches to arrays by name with "
         "np.concatenate, or return each example as {'x': x, 'label': y}"
@@ -129,16 +135,24 @@ def _is_pair(value: object) -> bool:
     return (_is_array(x) or has_named_inputs) and _is_array(y)
 
 
-def _named(batch: object, where: str) -> dict[str, Any]:
+def named(batch: object, where: str, *, weighted: bool = False) -> dict[str, Any]:
+    """Returns the arrays of `(x, y)`, or `(x, y, sample_weight)`, by name."""
     if isinstance(batch, Mapping):
         return {str(name): array for name, array in batch.items()}
+    if weighted and isinstance(batch, tuple | list) and len(batch) == 3:
+        return {**named(batch[:2], where), SAMPLE_WEIGHT: batch[2]}
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         kind = f"{len(batch)} entries" if isinstance(batch, tuple | list) else type(batch).__name__
         raise DataError(
             f"{where} has {kind}, and must be (x, y) or arrays by name; return sample weights by name, as "
             "{'x': x, 'label': y, 'share': weights}, and set task.example_weight=share"
         )
-    return {**_parts(batch[0], "x"), **_parts(batch[1], "label")}
+    return {**_parts(batch[0], "x"), **targets(batch[1])}
+
+
+def targets(y: Any) -> dict[str, Any]:
+    """Returns the targets of `(x, y)` by name."""
+    return _parts(y, _TARGET)
 
 
 def _parts(value: Any, name: str) -> dict[str, Any]:
@@ -149,14 +163,17 @@ def _parts(value: Any, name: str) -> dict[str, Any]:
     return {name: value}
 
 
-def _joined(batches: Iterator[object], where: str) -> dict[str, Array]:
+def _joined(batches: Iterator[object], where: str, weighted: bool) -> dict[str, Array]:
     """Returns the arrays of all batches, by name; those of single examples if they have no dim of a batch."""
     parts: dict[str, list[Array]] = {}
     number = 0
     try:
         for batch in batches:
             number += 1
-            arrays = {name: np.asarray(array) for name, array in _named(batch, f"{where}: batch {number}").items()}
+            arrays = {
+                name: np.asarray(array)
+                for name, array in named(batch, f"{where}: batch {number}", weighted=weighted).items()
+            }
             # `fit` takes batches only. A tf.data.Dataset that is not batched yet has a label without dims.
             if any(array.ndim == 0 for array in arrays.values()):
                 arrays = {name: array[None] for name, array in arrays.items()}
