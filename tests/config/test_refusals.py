@@ -102,7 +102,8 @@ def test_what_an_error_suggests_is_accepted(answers: Answers, tmp_path: Path) ->
         for suggested in suggestions(error):
             leads.add(line)
             keys = {one.lstrip("+").partition("=")[0] for one in suggested}
-            kept = [one for one in line.split("  ") if not named.startswith(one)]
+            # An error may name an entry of a list.
+            kept = [one for one in line.split("  ") if not named.startswith((one, f"{one.partition('=')[0]}["))]
             kept = [one for one in kept if one.lstrip("+~").partition("=")[0] not in keys | {"", "mesh", "batch8"}]
             # -m, and cluster=local would start processes.
             if {"-m", "cluster=local"}.isdisjoint(kept) and not any(key.startswith("hydra") for key in keys):
