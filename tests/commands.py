@@ -1,7 +1,5 @@
 """Runs of the real commands, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Configs of tests: frozen, so that a test replaces keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar

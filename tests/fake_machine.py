@@ -1,7 +1,5 @@
 """A machine with accelerators, as `runner.cluster.accelerators` reads it, in a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -4,8 +4,6 @@ It imports a library and what runs import beside it, and initializes nothing: Te
 and flags come to be in the forked programs, as they would after a real start.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

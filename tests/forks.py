@@ -10,8 +10,6 @@ here, or an environment with other values of what libraries read as they are imp
 `RUNNER_TESTS_FORK=0`, and on other systems than Linux. Tests of the start itself use `subprocess`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import json

@@ -4,8 +4,6 @@ A composition reads about forty files of conf/ and of Hydra's own, and makes a c
 which only an interpolation in a defaults list would read.
 """
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

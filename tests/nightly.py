@@ -1,7 +1,5 @@
 """Tables of which some cases run with all tests, and the others in the nightly set."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An engine of one weight and no model, for tests of the loop: what it computes is known without one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ moto is not in the tests' environment, because its libraries are many: `.ci/nigh
 The environment variable RUNNER_TESTS_MOTO names another interpreter that has it.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """Processes that tests look at."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A command changes its process (logging, Hydra's globals, environment), so this is no work for pytest's own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Command lines that are invalid, and what each did: many of them in one process of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Empty MLflow stores. Making one takes MLflow seconds, so a session makes one, and its tests copy it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

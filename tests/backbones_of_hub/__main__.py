@@ -3,8 +3,6 @@
 They have tiny sizes. Prints the line of each verdict, and exits with 1 if one is neither verified nor rejected.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

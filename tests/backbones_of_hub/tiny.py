@@ -1,7 +1,5 @@
 """Configs of a few thousand parameters: common values by a key's name, and a class's own where they don't fit."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

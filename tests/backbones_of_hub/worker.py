@@ -5,8 +5,6 @@ overrides of a run with it. `write NAME FOLDER` writes its preset, and `compare 
 an exported file's backbone differ from the preset's; a file holds adapters added to the kernels that they are of.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

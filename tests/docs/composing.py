@@ -1,7 +1,5 @@
 """Composes and checks the configs that a command line of a page would run, without TensorFlow or JAX."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 `python -m tests.docs.examples` writes them again; a test compares them with the pages.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

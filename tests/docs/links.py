@@ -4,8 +4,6 @@ What can be checked without a network is checked here: the form of an address, a
 links` asks the hosts.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Sentences of the pages, and measures of their language."""
 
-from __future__ import annotations
-
 import re
 
 from tests.docs import pages

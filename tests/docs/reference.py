@@ -4,8 +4,6 @@
 its field and the docstring of its dataclass, or for keys of a builder, which are no fields, from the comment in conf/.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

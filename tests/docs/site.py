@@ -10,8 +10,6 @@ becomes one page per config group, whose keys are entries of a definition list. 
 the results of a search.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import shutil

@@ -3,8 +3,6 @@
 Prints JSON: name -> what was loaded again, what was left out, and which answers were drawn.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

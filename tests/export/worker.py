@@ -3,8 +3,6 @@
 Prints JSON: name -> what was loaded again -> answer -> [largest difference, largest value].
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping

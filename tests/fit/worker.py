@@ -1,7 +1,5 @@
 """Trains each of some compiled models with Keras's own `fit` and with `runner.fit`, and prints how far they differ."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

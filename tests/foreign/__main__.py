@@ -1,7 +1,5 @@
 """The tables: `python -m tests.foreign [names]`; see `tests.foreign.judges`."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.foreign import judges

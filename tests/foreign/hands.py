@@ -1,7 +1,5 @@
 """Steps whose weights are sharded, by hand and by the compiler: `HANDS` by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Models and losses of packages from PyPI, each small: `NETS` by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

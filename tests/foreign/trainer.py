@@ -4,8 +4,6 @@ A *net* is a loss per example of `(weights, statistics, batch, key)`, which retu
 reference takes the whole batch on one device; the step on a mesh takes a part of it on each device and adds up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -3,8 +3,6 @@
 `--record` writes them. A changed record is a line of CHANGELOG.md with its reason. Exit code 1 where one differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 

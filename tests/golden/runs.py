@@ -4,8 +4,6 @@ A record is `<name>.json` beside this file: the training loss of each of 20 step
 verdict of `runner.verify`. Each config runs by the command line, as a user would run it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

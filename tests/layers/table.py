@@ -5,8 +5,6 @@ numbers between 0 and 1 `u:`. After ` ! ` are words of the line that rejects the
 computes in bfloat16.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ Several calls are one model, whose program is compiled once: inputs -> a weight 
 -> two units. The weight in front shows the gradient by the input, entry by entry.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

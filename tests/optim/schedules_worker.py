@@ -1,7 +1,5 @@
 """Prints which of verify's schedules are not Keras's own, and which differ from the runner's formulas."""
 
-from __future__ import annotations
-
 import json
 
 import keras

@@ -1,7 +1,5 @@
 """A compiled model, and as a program: what Keras's own `fit` makes of it, and optimizers that no run has."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """An empty store a test, copied from one that is made once; no test writes outside its own folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 

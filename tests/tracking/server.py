@@ -1,7 +1,5 @@
 """A tracking server that a test starts, kills and starts again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

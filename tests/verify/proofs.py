@@ -1,7 +1,5 @@
 """Steps that are proven on four devices, each right or wrong in one way."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random
