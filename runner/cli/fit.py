@@ -74,12 +74,14 @@ def fit(
     sample_weight: Any = None,
     callbacks: Sequence[Any] = (),
     shuffle: bool = True,
+    verbose: object = "auto",
     **keywords: object,
 ) -> OpenedRun:
     """Trains a compiled Keras 3 model as its `fit` does, but as a run: `fit(model, x, y, mesh="batch4")`.
 
-    Optimizer, losses and metrics are those of `compile`. Afterwards the model has the trained weights, and its
-    optimizer the state. A mesh of several CPU devices makes JAX's devices anew.
+    Optimizer, losses and metrics are those of `compile`; what the optimizer has learned before is not continued.
+    Afterwards the model has the trained weights, and its optimizer the state. A mesh of several CPU devices makes the
+    devices of JAX again.
 
     Args:
       model: compiled. A subclass is made anew from its config.
@@ -93,6 +95,7 @@ def fit(
       sample_weight: of the training examples.
       callbacks: of Keras, that read `logs`, as those of `trainer.callbacks`.
       shuffle: draw a new order each epoch; a `tf.data.Dataset` keeps its own.
+      verbose: 0 shows no progress.
       **keywords: keys of the config with two underscores for each dot, as `layout="fsdp"` and
         `trainer__verify_first=True`. With `resume="latest"` the same call continues a run.
 
@@ -102,11 +105,16 @@ def fit(
       KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
     """
     library = sys.modules.get("keras")
-    if library is None or not isinstance(model, library.Model) or library.backend.backend() != "jax":
+    if library is None or not isinstance(model, library.Model) or library.backend.backend() != _OVERRIDES["engine"]:
         fix = 'set os.environ["KERAS_BACKEND"] = "jax" before import keras'
         raise invalid("model", type(model).__name__, problem="is no model of Keras 3 on JAX", fix=fix)
     if not model.compiled:
         raise invalid("model", model.name, problem="is not compiled", fix="call its compile before")
+    if y is None and not (isinstance(x, keras.utils.PyDataset) or hasattr(x, "as_numpy_iterator")):
+        fix = "give arrays and y, a PyDataset, or a tf.data.Dataset of known length"
+        raise invalid("x", type(x).__name__, problem="has no targets", fix=fix)
+    if not 0.0 <= validation_split < 1.0:
+        raise invalid("validation_split", validation_split, problem="must be from 0 to below 1", fix="set 0.1")
     splits = {"train": _content(model, (x, y, sample_weight))}
     if validation_data is not None:
         given = validation_data if isinstance(validation_data, tuple | list) else (validation_data,)
@@ -122,16 +130,22 @@ def fit(
             if f"x{number}" in split:
                 split[name] = split.pop(f"x{number}")
     rows = len(next(iter(arrays["train"].values())))
+    own = {key.replace("__", "."): value for key, value in keywords.items()}
     config: dict[str, object] = {"trainer.epochs": epochs, "dataset.shuffle": shuffle}
+    if verbose in (0, False):
+        config["trainer.progress"] = "none"
     if validation_data is None and validation_split:
         rows = int(rows * (1.0 - validation_split))
         config |= {"dataset.train": f"train[:{rows}]", "dataset.test": f"train[{rows}:]"}
     elif validation_data is None:
-        config |= {"dataset.test": "train", "trainer.evaluate_every": epochs}
-    size = min(batch_size or _BATCH, rows)
-    config |= {"dataset.batch_size": size, "dataset.eval_batch_size": batch_size or _BATCH}
+        config |= {"dataset.test": "train", "trainer.evaluate_every": own.get("trainer.epochs", epochs)}
+    batch_size = _BATCH if batch_size is None else batch_size
+    size = own.get("dataset.batch_size", min(batch_size, rows))
+    is_even = isinstance(size, int) and size > 0 and rows % size == 0
     config |= {
-        "dataset.remainder": "pad" if rows % size else "drop",
+        "dataset.batch_size": size,
+        "dataset.eval_batch_size": batch_size,
+        "dataset.remainder": "drop" if is_even else "pad",
         "task.target": list(keras_data.targets(first[1])),
     }
     for weight in [split[SAMPLE_WEIGHT] for split in arrays.values() if SAMPLE_WEIGHT in split][:1]:
@@ -139,7 +153,6 @@ def fit(
         for split in arrays.values():
             shape = (len(next(iter(split.values()))), *np.shape(weight)[1:])
             split.setdefault(SAMPLE_WEIGHT, np.ones(shape, np.float32))
-    own = {key.replace("__", "."): value for key, value in keywords.items()}
     if "optimizer" not in own:
         for key, value in keras_classes.content_of(model.optimizer).items():
             config["optimizer" if key == "name" else f"++optimizer.{key}"] = value
@@ -148,7 +161,9 @@ def fit(
         config[f"++{key}" if f"++{key}" in config else key] = value
     values = model.get_weights()
     module = ModuleType(_MODULE)
-    vars(module).update(build=lambda: _clone(model, values), load=lambda: arrays)
+    # Another optimizer of the config is not that of `compile`; one that is adam as it is counts as none there.
+    compiled = {"optimizer": "adam"} if "optimizer" in own else {}
+    vars(module).update(build=lambda: _clone(model, values, compiled), load=lambda: arrays)
     sys.modules[_MODULE] = module
 
     def start(on: MeshConfig, arguments: list[str]) -> None:
@@ -159,7 +174,10 @@ def fit(
         with _in_this_process():
             app.run_here(command, arguments)
 
-    return trained(typed_overrides([config], {}), start)
+    try:
+        return trained(typed_overrides([config], {}), start)
+    finally:
+        del sys.modules[_MODULE]  # else it would keep the arrays
 
 
 def _content(model: Any, given: Any) -> Any:
@@ -172,8 +190,8 @@ def _content(model: Any, given: Any) -> Any:
     return keras_data.named((x, y) if weight is None else (x, y, weight), "fit", weighted=True)
 
 
-def _clone(model: Any, values: list[Array]) -> Any:
-    """Returns another model with a model's layers, weights and compile."""
+def _clone(model: Any, values: list[Array], compiled: Mapping[str, object]) -> Any:
+    """Returns another model with a model's layers, weights, and compile but for what `compiled` has."""
     kinds = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
     model.compiled = False  # else Keras would look up the functions of its compile by their names
     try:
@@ -182,13 +200,16 @@ def _clone(model: Any, values: list[Array]) -> Any:
         if not clone.built:
             clone.build_from_config(model.get_build_config())
         clone.set_weights(values)
+        # A layer's config does not say which of its own layers are frozen.
+        for layer, own in zip(clone._flatten_layers(), model._flatten_layers(), strict=True):
+            layer.trainable = own.trainable
+        clone.compile(**{**model._compile_config.config, **compiled})
     except Exception as error:  # a user's layer may raise anything
         problem = f"can't be made anew from its config ({describe(error)})"
         fix = "write its classes' get_config, or a builder (docs/own_model.md)"
         raise invalid("model", model.name, problem=problem, fix=fix) from error
     finally:
         model.compiled = True
-    clone.compile(**model._compile_config.config)
     return clone
 
 

@@ -78,7 +78,7 @@ def _made(key: str, entry: Mapping[str, Any]) -> Listener:
 
 
 class NoModel:
-    """What a callback has as `self.model`, or as its optimizer: `stop_training`, and no weights.
+    """What a callback has as `self.model`, or as its optimizer: `stop_training`, Keras's `history`, and no weights.
 
     The engine owns the state, in shards that each device call replaces. The variables of a Keras model beside it would
     have values of long ago, and what a callback sets there would be lost. So reading and setting them are errors.
@@ -94,6 +94,6 @@ class NoModel:
         raise AttributeError(f"callbacks get logs here, and no {self._name}.{name}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != "stop_training":
+        if name not in ("stop_training", "history"):
             raise AttributeError(f"callbacks can't set {self._name}.{name} here, only model.stop_training")
         vars(self)[name] = value

@@ -9,7 +9,7 @@ from tests.nightly import nightly_except
 
 CASES = (
     *("weighted", "outputs", "batch normalization of a PyDataset", "subclass", "masked", "flags", "fsdp", "verified"),
-    *("masked, with a partial batch and weights of two dims", "resumed"),
+    *("masked, with a partial batch and weights of two dims", "resumed", "another"),
 )
 # The largest difference was 1.2e-7: sums of float32 numbers in another order.
 TOLERANCE = 2e-6
@@ -30,6 +30,9 @@ def test_what_a_run_cannot_take_is_one_line(tmp_path: Path) -> None:
         "fit: its number of batches is unknown",
         "optimizer.use_ema=true: is an option of the run",
         "mesh=batch7: unknown option",
+        "x=ndarray: has no targets; give arrays and y",
+        "validation_split=1.0: must be from 0 to below 1",
+        "dataset.batch_size=0: must be",
     ]
     for line, part in zip(lines, parts, strict=True):
         assert line.startswith(part)

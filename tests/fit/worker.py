@@ -112,6 +112,7 @@ def normalized() -> Any:
 def subclass() -> Any:
     model = Subclass()
     model(X[:1])
+    model.hidden.trainable = False  # which its config does not say
     model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), "mean_absolute_error", metrics=["mse"])
     return model
 
@@ -239,6 +240,16 @@ def resumed() -> dict[str, float]:
     return {"weights": max(map(difference, ours.get_weights(), stock.get_weights()))}
 
 
+def another() -> dict[str, float]:
+    """Returns the difference of weights where the config has another optimizer than the model's `compile`."""
+    stock, ours = classes("adam"), classes("sgd")
+    ours.set_weights(stock.get_weights())
+    data = {"x": X, "y": CLASSES, "batch_size": 8, "shuffle": False}
+    stock.fit(**data, verbose=0)
+    runner.fit(ours, **data, verbose=0, optimizer="adam", tracking__writers=[])
+    return {"weights": max(map(difference, ours.get_weights(), stock.get_weights()))}
+
+
 class Endless(Batches):
     num_batches = None
 
@@ -252,6 +263,9 @@ def rejected() -> list[str]:
         lambda: runner.fit(compiled, Endless(X, CLASSES)),
         lambda: runner.fit(classes(keras.optimizers.Adam(use_ema=True)), X, CLASSES),
         lambda: runner.fit(compiled, X, CLASSES, mesh="batch7"),
+        lambda: runner.fit(compiled, X),
+        lambda: runner.fit(compiled, X, CLASSES, validation_split=1.0),
+        lambda: runner.fit(compiled, X, CLASSES, batch_size=0),
     ]
     lines = []
     for call in calls:
@@ -264,5 +278,9 @@ def rejected() -> list[str]:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or CASES:
-        found: Any = compared(CASES[name]) if name in CASES else {"resumed": resumed, "rejected": rejected}[name]()
+        found: Any = (
+            compared(CASES[name])
+            if name in CASES
+            else {"resumed": resumed, "another": another, "rejected": rejected}[name]()
+        )
         print(json.dumps(found), flush=True)

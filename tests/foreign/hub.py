@@ -1,8 +1,4 @@
-"""The table of KerasHub's own layout maps under stock Keras: `python -m tests.foreign.hub [names]`.
-
-Each backbone that ships a `get_layout_map` is trained by a plain script with `keras.distribution`, which
-`runner.verify script=` takes as it is.
-"""
+"""KerasHub's own layout maps under stock Keras, by `runner.verify script=`: `python -m tests.foreign.hub [names]`."""
 
 import json
 import os
@@ -54,13 +50,8 @@ def verdict(name: str, rank: int) -> tuple[str, str]:
         return json.loads(report.read_text())["verdict"], said
 
 
-def main(names: list[str]) -> None:
-    """Prints a row for each case of the named classes, by default of all."""
+if __name__ == "__main__":
     for name, rank in CASES:
-        if not names or name in names:
+        if not sys.argv[1:] or name in sys.argv:
             found, said = verdict(name, rank)
             print(f"| {name}Backbone{' with LoRA' if rank else ''} | {found} | {said} |", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

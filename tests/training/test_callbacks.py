@@ -29,7 +29,9 @@ def test_batches_end_at_each_interval_of_an_epoch_and_at_its_end(tmp_path: Path)
 @pytest.mark.parametrize(("every", "evaluated"), [(1, [STEPS, 2 * STEPS]), (9, [2 * STEPS])])
 def test_a_stop_ends_the_run_after_the_epoch_and_evaluates_it(tmp_path: Path, every: int, evaluated: Any) -> None:
     def stop_in_the_second_epoch(*_: Any, **__: Any) -> None:
-        report.set_model.call_args.args[0].stop_training = report.on_epoch_begin.call_count == 2
+        model = report.set_model.call_args.args[0]
+        model.history = report  # as Keras's History does
+        model.stop_training = report.on_epoch_begin.call_count == 2
 
     engine, report = NumpyEngine(), Mock()
     report.on_train_batch_end.side_effect = stop_in_the_second_epoch

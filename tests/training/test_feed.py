@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -166,7 +164,7 @@ class Background:
     in_background: bool
     log: list[str] = field(default_factory=list)
 
-    def begin(self, epoch: int, rows: Rows) -> Background:
+    def begin(self, epoch: int, rows: Rows) -> "Background":
         self.log.append(f"begin {rows.flat[0]} of epoch {epoch}")
         self.rows = rows
         copy = Background(self.source, self.in_background, self.log)

@@ -140,7 +140,7 @@ def _refusal(sweep: Sweep) -> str:
     for job in sweep.jobs:
         why = sweep.outcomes[job.number].note
         key = key_of(why)
-        if key in sweep.settings.varied:
+        if key in job.varied:
             value = re.compile(rf"={re.escape(job.varied[key])}(?![\w.])")
             why = f"={sweep.settings.varied[key]}".join(value.split(why))
         reasons.append(why)
