@@ -243,8 +243,9 @@ model=cnn | model=transformer | model=gpt2 | model=bert | model=llama | engine=t
 hardware=a10g | hardware=h100_80g  engine=jax | hardware=a100  engine=jax | cluster=slurm | tracking=off
 layout=ddp | layout=zero3 | layout=tp | strategy=ddp | task=mse | task=classify | task=ner | loss=mse  task=regression
 lr=0.1 | --lr=0.1 | weight_decay=0.1 | epochs=2 | batch_size=[64,128] | dataset.batch_size=64,128 | precision=bf16
-scheduler=cosine | clip_norm=1.0 | random_seed=3 | max_steps=5 | gradient_accumulation_steps=2 | patience=3 | monitor=eval/loss
+scheduler=cosine | clip_norm=1.0 | random_seed=3 | max_steps=5 | gradient_accumulation_steps=2 | patience=3
 num_workers=2 | val_split=0.2 | fp16=true | experiment_name=mine | output_dir=outputs/mine | mesh=batch16
 early_stopping=true | trainer.profile=true | trainer.epochz=5 | resume=auto  name=Ann's | tracking.run_name=Ann's
+monitor=eval/loss
 """
 FOREIGN += "|".join(f"trainer.callbacks=[{{_target_:keras.callbacks.{name}}}]" for name in STEERING)
