@@ -84,7 +84,7 @@ def fit(
     devices of JAX again.
 
     Args:
-      model: compiled. A subclass is made anew from its config.
+      model: compiled. A subclass is built again from its config.
       x: array, list or dict of arrays; or a `PyDataset` or finite `tf.data.Dataset` of batches, which is read once.
       y: targets of arrays.
       validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset, evaluated after each epoch. Without any, the
@@ -205,7 +205,7 @@ def _clone(model: Any, values: list[Array], compiled: Mapping[str, object]) -> A
             layer.trainable = own.trainable
         clone.compile(**{**model._compile_config.config, **compiled})
     except Exception as error:  # a user's layer may raise anything
-        problem = f"can't be made anew from its config ({describe(error)})"
+        problem = f"can't be built again from its config ({describe(error)})"
         fix = "write its classes' get_config, or a builder (docs/own_model.md)"
         raise invalid("model", model.name, problem=problem, fix=fix) from error
     finally:

@@ -25,7 +25,7 @@ KEY = "task.metrics"
 _PREFIX = "keras "
 # A metric's name is a part of a logged name, such as `eval/auc`, and of a key of the config.
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
-# Metrics of 0 and 1, not of probabilities, besides those that count outputs.
+# Metrics of 0 and 1, not of probabilities, without those that count outputs.
 _OF_LABELS_ALONE = ("BinaryAccuracy", "F1Score", "FBetaScore", "MeanIoU", "OneHotMeanIoU", "IoU", "OneHotIoU")
 # Arguments of Keras's classes that the task sets itself.
 _SET_BY_TASK = ("axis", "dtype", "from_logits", "num_classes", "num_labels", "sparse_y_pred", "sparse_y_true")

@@ -83,7 +83,7 @@ def open_run(
 ) -> Tracker:
     """Starts a tracked run with `listed_params` of the config; `content` is the same resolved.
 
-    A run whose name has a prefix is not a training run. `continued` is the run that goes on; None: a new run.
+    A run whose name has a prefix is not a training run. `continued` is the run to continue; None: a new run.
     """
     options = choices()
     typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]

@@ -27,7 +27,7 @@ TOKENS = np.where(RNG.uniform(size=(40, 5)) < 0.3, 0, RNG.integers(1, 9, (40, 5)
 
 @dataclass
 class Case:
-    """A model, which is made anew for each side, and what both `fit` take."""
+    """A model, which is built for each side, and what both `fit` take."""
 
     make: Callable[[], Any]
     data: Mapping[str, Any]

@@ -261,7 +261,7 @@ def explored(
     """Returns the candidates that were planned, and the others with the reasons.
 
     On each mesh and layout, what saves memory is tried from what costs the least, and only as far as it is needed: a
-    combination that saves as much as one that fits, or more, is left out. `reached` is told how far this is.
+    combination that saves as much as one that fits, or more, is left out. `reached` gets how far this is.
     """
     planned: list[ranking.Planned] = []
     dropped: list[ranking.Dropped] = []

@@ -129,7 +129,7 @@ def _kind(leaf: object) -> str:
     if is_key(leaf):
         assert isinstance(leaf, jax.Array)
         return f"{leaf.dtype}{list(leaf.shape)}"
-    # As a jitted function sees it: 64 bits become 32 unless JAX is told otherwise.
+    # As a jitted function sees it: 64 bits become 32 by default.
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     return f"{jax.dtypes.canonicalize_dtype(array.dtype)}{list(array.shape)}"
 
