@@ -57,9 +57,7 @@ class Coordinator:
     """The server, in a thread of its own. All its state belongs to that thread's event loop."""
 
     def __init__(self, listening: socket.socket, count: int, token: str, start_timeout: float) -> None:
-        """Starts the thread on a bound socket; `count` processes that know the token must join within
-        `start_timeout` seconds.
-        """
+        """Starts the thread on a bound socket; `count` processes with the token must join in `start_timeout` s."""
         self._listening = listening
         self._count = count
         self._token = token
@@ -93,11 +91,11 @@ class Coordinator:
             now = time.monotonic()
             self._tell_all({"kind": "beat"})
             if not self._begun and now - started > self._start_timeout:
-                missing = [str(index) for index in range(self._count) if index not in self._peers]
+                missing = sorted(set(range(self._count)) - set(self._peers))
                 why = (
                     f"{len(missing)} of {self._count} processes did not connect within {self._start_timeout:g} s "
-                    f"(cluster.start_timeout): {', '.join(missing)}; check that every process was started and can "
-                    "reach process 0"
+                    f"(cluster.start_timeout): {', '.join(map(str, missing))}; check that every process was started "
+                    "and can reach process 0"
                 )
                 if self._denied:
                     why += f"; {self._denied} connections had another secret"

@@ -214,7 +214,7 @@ def _cleaned(line: bytes) -> bytes:
     """Returns a line without control sequences: native code bypasses Python's streams, which remove them."""
     # A progress bar starts its line again; Python's streams have left no other carriage return.
     parts = line.decode(errors="replace").split("\r")
-    return "\r".join(clean(part) for part in parts).encode()
+    return "\r".join(map(clean, parts)).encode()
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -38,10 +38,7 @@ _failure: list[tuple[str, bool]] = []
 
 
 def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
-    """Joins the other processes of the config, if it has several; raises as `secret.token` and `Member.join` do.
-
-    `agrees` are settings that must be equal in all, by name.
-    """
+    """Joins the other processes of the config, if it has several: see `Member.join`; raises as `secret.token` too."""
     place = find(config)
     if place is None:
         return

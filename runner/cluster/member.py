@@ -90,7 +90,8 @@ class Member(Team):
             self._coordinator = Coordinator(listening, place.count, place.token, start_timeout)
         self._socket = self._connected(start_timeout)
         # Process 0 hears its own coordinator unless it is stopped, and then it hears nothing at all.
-        self._socket.settimeout(None if self.is_first else SILENCE_S)
+        if self.is_first:
+            self._socket.settimeout(None)
         self.address = self._socket.getsockname()[0]
         agrees = {"cluster.processes": place.count, **agrees}
         about = {"host": platform.node(), "pid": os.getpid(), "agrees": agrees}

@@ -99,11 +99,10 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
     parts_of = {key: key.lstrip("+").split(".") for key in keys}
     short: dict[str, str] = {}
     for key, parts in parts_of.items():
-        others = [other for other in keys if other != key]
         for count in range(1, len(parts) + 1):
             suffix = parts[-count:]
             short[key] = ".".join(suffix)
             # At the latest, the whole key differs from all others.
-            if all(parts_of[other][-count:] != suffix for other in others):
+            if [other[-count:] for other in parts_of.values()].count(suffix) == 1:
                 break
     return short

@@ -214,7 +214,7 @@ def first_node(nodes: str) -> str:
     match = re.match(r"([^\[,]+)(?:\[([0-9]+)[^\]]*\])?([^,\[]*)", nodes)
     if match is None:
         return nodes
-    return "".join(part or "" for part in match.groups())
+    return "".join(match.groups(""))
 
 
 def _open_mpi(environ: Mapping[str, str]) -> Place | None:

@@ -32,12 +32,13 @@ def token(place: Place) -> str:
     if place.token:
         return place.token
     source = VARIABLE
-    # A variable that is set to nothing is a Secret that nobody filled in, not a missing one.
-    own = os.environ[VARIABLE].strip().encode() if VARIABLE in os.environ else None
-    if own is None and place.source == "Kubernetes":
+    if VARIABLE in os.environ:
+        # A variable that is set to nothing is a Secret that nobody filled in, not a missing one.
+        own = os.environ[VARIABLE].strip().encode()
+    elif place.source == "Kubernetes":
         problem = "is needed on Kubernetes, whose pods share no home directory"
         raise invalid(VARIABLE, None, problem=problem, fix="set it from a Secret with secretKeyRef")
-    if own is None:
+    else:
         path, own = _of_home()
         source = str(path)
     if not _SHORTEST <= len(own) <= _LONGEST:
