@@ -72,10 +72,12 @@ def open_tracker(
             warn(f"could not look for dead runs: {reason(error)}")
         # Opening the database may have taken seconds, in which a signal was deferred.
         current().raise_if_requested()
+        given_name = config.run_name or ""
         # A signal between creating the run and having a tracker for it would leave it RUNNING.
         with current().deferring():
             if resume_run_id is None:
                 run_id = start.create(opened, spec, root)
+                given_name = name
             else:
                 run_id = resume_run_id
                 opened = replace(opened, experiment_id=start.resume(opened, run_id, spec))
@@ -85,7 +87,7 @@ def open_tracker(
                 opened.client.set_terminated(run_id, "FAILED")
                 raise
             found = tracker.MlflowTracker(opened, run_id, files, folder=folder, finish_timeout_s=finish_timeout_s)
-            found.run_name = config.run_name or ("" if resume_run_id else spec.name)
+            found.run_name = given_name
             return found
 
 

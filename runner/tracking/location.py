@@ -142,7 +142,7 @@ def check(config: TrackingConfig) -> None:
 
 def _check(key: str, uri: str) -> None:
     scheme, _, rest = uri.partition("://")
-    plugins = {"databricks", *(entry_point.name for entry_point in entry_points(group="mlflow.tracking_store"))}
+    plugins = {"databricks"} | entry_points(group="mlflow.tracking_store").names
     if scheme.partition("+")[0] == "sqlite":
         is_known = sqlite_path(uri) is not None
     elif "://" in uri and scheme != "file":

@@ -57,7 +57,7 @@ class RunFile:
 
         After an error the file may have a part of the records, so append all of them again.
         """
-        lines = [to_json(record) for record in records]
+        lines = list(map(to_json, records))
         if not self._has_head:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -81,7 +81,7 @@ class RunFile:
 def _append(path: Path, lines: Sequence[str], *, sync: bool = False) -> None:
     with path.open("a", encoding="utf-8") as file:
         # The last write, of this process or an earlier one, may have ended in the middle of a line.
-        file.write("".join(f"\n{line}" for line in lines) + "\n")
+        file.write("\n".join(["", *lines, ""]))
         if sync:
             file.flush()
             os.fsync(file.fileno())

@@ -34,9 +34,10 @@ def write(client: MlflowClient, run_id: str, records: Sequence[Record]) -> None:
     """Stores at most `POINTS_PER_CALL` points, or one record of another kind; again is as good as once."""
     record = records[0]
     if isinstance(record, Point):
-        points = [one for one in records if isinstance(one, Point)]
-        assert len(points) == len(records)
-        metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
+        metrics: list[Metric] = []
+        for point in records:
+            assert isinstance(point, Point)
+            metrics.append(Metric(point.key, point.value, point.timestamp, point.step))
         client.log_batch(run_id, metrics=metrics, synchronous=True)
     elif isinstance(record, Tag):
         for key, text in clean_tags({record.key: record.value}).items():

@@ -98,9 +98,12 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
             warn(f"tracking.experiment: run {run_id} stays in the experiment that it began in; MLflow can't move it")
         sync_run(store, run, warn)
         recorded = run.data.params
-        # A param that only the first start listed is compared too.
-        now = {key: value for key, value in clean_params(spec.config).items() if key in recorded} | params
-        changed = {f"{_RESUMED}{key}": value for key, value in now.items() if recorded.get(key) != value}
+        changed: dict[str, str] = {}
+        for key, value in (clean_params(spec.config) | params).items():
+            # A param that only the first start listed is compared too.
+            is_listed = key in params or key in recorded
+            if is_listed and recorded.get(key) != value:
+                changed[f"{_RESUMED}{key}"] = value
         client.update_run(run_id, status="RUNNING")
         # Compared with the last start: a run that was renamed in MLflow keeps that name.
         last_name = run.data.tags.get(f"{_RESUMED}{_RUN_NAME}", recorded.get(_RUN_NAME))
@@ -122,7 +125,8 @@ def _source_tags(root: Path) -> dict[str, str]:
     tags = {"mlflow.source.name": f"python -m {session.command_module()}", "mlflow.source.type": "LOCAL"}
     environment = SystemEnvironmentContext()
     try:
-        tags |= environment.tags() if environment.in_context() else {}
+        if environment.in_context():
+            tags |= environment.tags()
     except (ValueError, TypeError) as error:
         raise TrackingError('MLFLOW_RUN_CONTEXT must be a JSON object of tags, as \'{"note": "quick"}\'') from error
     # In containers, a user id may have no name.

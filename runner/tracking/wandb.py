@@ -36,9 +36,9 @@ class FileWriter:
         )
         # Points come in the order of metrics, not of steps, and W&B's own step can't decrease.
         self._run.define_metric("*", step_metric="step")
-        self.line = (
-            f"W&B: {self._run.url}" if mode == "online" else f"upload with: wandb sync {Path(self._run.dir).parent}"
-        )
+        self.line = f"upload with: wandb sync {Path(self._run.dir).parent}"
+        if mode == "online":
+            self.line = f"W&B: {self._run.url}"
 
     def write(self, records: Sequence[Record]) -> None:
         for record in records:

@@ -33,7 +33,6 @@ _POLL_INTERVAL_S = 0.01
 # Stores a batch of points, or one record of another kind, as `send.write` does.
 Write = Callable[[Sequence[Record]], None]
 
-
 # For the remaining records if this process is about to be ended from outside. The whole record of such an end has 25 s
 # (`RECORD_S` in processes/timeouts.py), in which the status and the file must fit too.
 _HASTE_S = 15.0
@@ -144,8 +143,10 @@ class AsyncWriter:
             self._wake.clear()
             self._file_added()
             # If the store is unavailable for points, other records would fail too.
-            if self._store(self._points, POINTS_PER_CALL) and self._store(self._others, 1):
-                self._note_success()
+            is_stored = self._store(self._points, POINTS_PER_CALL) and self._store(self._others, 1)
+            if is_stored and not self._is_available:
+                self._is_available = True
+                self._warn("store available again")
 
     def _file_added(self) -> None:
         """Appends the added records to the file, and moves them to their queues."""
@@ -153,13 +154,18 @@ class AsyncWriter:
             # Only what is there by now; the training thread may add more meanwhile.
             added = [self._added.popleft() for _ in range(len(self._added))]
             self._append(added)
-            self._pass_on(added)
-            for record in added if self._write else ():
-                queue = self._points if isinstance(record, Point) else self._others
-                queue.append(record)
+            if added:
+                self._pass_on(added)
+            if self._write is None:
+                return
+            for record in added:
+                if isinstance(record, Point):
+                    self._points.append(record)
+                else:
+                    self._others.append(record)
 
     def _pass_on(self, records: list[Record]) -> None:
-        for writer in list(self._writers if records else ()):
+        for writer in list(self._writers):
             try:
                 writer.write(records)
             # Whatever the library raises, training and the other writers continue.
@@ -200,11 +206,6 @@ class AsyncWriter:
                     queue.popleft()
             self._last_progress = time.monotonic()
         return not queue
-
-    def _note_success(self) -> None:
-        if not self._is_available:
-            self._is_available = True
-            self._warn("store available again")
 
     def _note_failure(self, error: Exception) -> None:
         if self._is_available:
