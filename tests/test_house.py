@@ -120,9 +120,9 @@ def test_no_file_is_over_600_lines() -> None:
 BUDGET = {
     "cli+cluster": 6_480,
     "verify": 5_180,  # design says 5,000
-    "train": 3_220,
+    "train": 3_260,
     "plan": 4_850,
-    "checkpoint": 2_800,
+    "checkpoint": 2_820,
     "tracking": 1_800,
     "engine": 10_560,
     "model": 4_170,

@@ -53,7 +53,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     A key that is typed again replaces the recorded one, and an option of a group replaces the recorded keys of that
     group. A ConfigError says that there is no such run, or why it or its record can't be used.
     """
-    named = {key: value_of(arguments, key) for key in KEYS if value_of(arguments, key)}
+    named = [key for key in KEYS if value_of(arguments, key)]
     if not named:
         return list(arguments)
     if len(named) > 1:
@@ -61,7 +61,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
             f"{' and '.join(named)} can't be combined: resume continues a run, branch continues it as a new run, and "
             "run is for evaluate and export; leave out all but one"
         )
-    ((key, reference),) = named.items()
+    (key,) = named
+    reference = value_of(arguments, key)
     if not set(MULTIRUN).isdisjoint(arguments):
         problem = "needs a single run, not a multirun"
         raise invalid(key, reference, problem=problem, fix="drop -m, or set sweep.resume to continue a sweep")
@@ -74,7 +75,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     _check_url(key, _STEP.sub("", reference))
     run, step = runs.find(key, reference, folder_of(typed_folder or None))
     typed = [argument for argument in arguments if key_of(argument) != key]
-    typed_keys = [key_of(argument) for argument in typed]
+    typed_keys = list(map(key_of, typed))
     if key == "run":
         # A run is evaluated or exported in this process, however many processes trained it.
         typed_keys.append("cluster")
@@ -90,15 +91,16 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
 def _check_url(key: str, value: str) -> None:
     """Rejects a URL that can't name a folder of an object store; raises ConfigError."""
-    problem = urls.problem(value) if urls.is_url(value) else None
+    if not urls.is_url(value):
+        return
+    problem = urls.problem(value)
     if problem is not None:
         raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
 
 
 def recorded_overrides() -> list[str]:
     """Returns this command's arguments as a run's record has them: without the keys that name a run."""
-    typed = as_typed(HydraConfig.get().overrides.task)
-    return [*composed_with(), *(override for override in typed if key_of(override) not in (*KEYS, NAME))]
+    return [*composed_with(), *without(as_typed(HydraConfig.get().overrides.task), (*KEYS, NAME))]
 
 
 def without(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
@@ -119,4 +121,6 @@ def key_of(argument: str) -> str:
 def value_of(arguments: Sequence[str], key: str) -> str:
     """Returns the last value of a key; empty if there is none, or it is null."""
     values = [argument.partition("=")[2] for argument in arguments if key_of(argument) == key]
-    return "" if not values or values[-1].strip().lower() == "null" else unquoted(values[-1])
+    if not values or values[-1].strip().lower() == "null":
+        return ""
+    return unquoted(values[-1])

@@ -42,9 +42,11 @@ def causes(attempts: Sequence[Mapping[str, Any]]) -> str:
     """Returns the attempts and why each ended, for a tag of the run; the last one is at the end of its training."""
     parts: list[str] = []
     for number, attempt in enumerate(attempts, start=1):
-        ended = attempt["ended"] or (FINISHED if number == len(attempts) else "killed, or lost with its machine")
-        on_mesh = f", on {attempt['mesh']}" if attempt["mesh"] != attempts[0]["mesh"] else ""
-        parts.append(f"{number}: steps {attempt['first']:,} to {attempt['step']:,}{on_mesh}, {ended}")
+        unrecorded = FINISHED if number == len(attempts) else "killed, or lost with its machine"
+        part = f"{number}: steps {attempt['first']:,} to {attempt['step']:,}"
+        if attempt["mesh"] != attempts[0]["mesh"]:
+            part += f", on {attempt['mesh']}"
+        parts.append(f"{part}, {attempt['ended'] or unrecorded}")
     return "; ".join(parts)
 
 
@@ -142,12 +144,12 @@ def begin(
     closed, after the run's tracker, it ends the run's record with the reason that ends the command.
     """
     start = 0 if previous is None else previous.checkpoint.step
+    resumed = None if previous is None or previous.branches else previous.run
     journals: list[Journal] = []
 
     def register() -> list[Any]:
         lasting: dict[str, Any] = {}
         own_name = name
-        resumed = None if previous is None or previous.branches else previous.run
         if resumed is not None:
             # A copied folder keeps its name, and a copied run stays one of its tracking store.
             root = resumed.folder.parent
@@ -177,9 +179,11 @@ def begin(
         own_folder = root / (own_name or run_id)
         # Locks may not reach everywhere: another process may have begun the run since it was looked for.
         there = runs.begun(own_folder)
-        if there is not None and (resumed is None or there.record["process"] != resumed.record["process"]):
-            there = runs.ended(NAME, there)
-        attempts = [] if there is None else list(there.record.get("attempts", []))
+        attempts: list[dict[str, Any]] = []
+        if there is not None:
+            if resumed is None or there.record["process"] != resumed.record["process"]:
+                there = runs.ended(NAME, there)
+            attempts += there.record.get("attempts", [])
         if attempts and not attempts[-1]["ended"]:
             attempts[-1] = {**attempts[-1], "ended": restarts.earlier_end()}
         # Before the record, which the loser of two starts must leave alone.
@@ -211,4 +215,4 @@ def begin(
         return [str(run.folder), dict(run.record)]
 
     run_folder, record = current().broadcast("the run's checkpoints", register)
-    return SavedRun(place(run_folder), record), journals[0] if journals else None
+    return SavedRun(place(run_folder), record), next(iter(journals), None)

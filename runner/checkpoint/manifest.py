@@ -133,10 +133,7 @@ def write(folder: Place, content: dict[str, Any]) -> None:
 
 
 def read(folder: Place) -> Manifest:
-    """Returns the manifest of a checkpoint; the files of its arrays are not looked at.
-
-    It raises DamagedError, or ConfigError for a format that this version does not know.
-    """
+    """Returns a checkpoint's manifest; raises DamagedError, or ConfigError for a format that this version lacks."""
     path = folder / NAME
     if not files.is_folder(folder):
         raise DamagedError(f"{folder} is not a folder")

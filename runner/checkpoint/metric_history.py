@@ -51,10 +51,7 @@ def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def measured(history: MetricHistory) -> list[tuple[int, dict[str, float]]]:
-    """Returns (step, logged name -> value) of each evaluation.
-
-    The metrics of the evaluation come with the means of the training steps since the last one, if these were recorded.
-    """
+    """Returns (step, logged name -> value) of each evaluation, with the means of the steps since the last one."""
     means_by_step = dict(history.epochs)
     rows: list[tuple[int, dict[str, float]]] = []
     for step, evaluation in history.evaluations:
@@ -67,9 +64,9 @@ def to_json(history: MetricHistory) -> dict[str, Any]:
     """Returns a copy of a history as plain values; JSON keeps every bit of a float."""
     return {
         "names": list(history.names),
-        "train": [[step, dict(means)] for step, means in history.train],
-        "epochs": [[step, dict(means)] for step, means in history.epochs],
-        "open_window": [row.tolist() for row in history.open_window],
+        "train": list(history.train),
+        "epochs": list(history.epochs),
+        "open_window": np.array(history.open_window).tolist(),
         "epoch_sums": history.epoch_sums.tolist(),
         "evaluations": [[step, one.examples, dict(one.metrics)] for step, one in history.evaluations],
     }

@@ -33,7 +33,6 @@ class Checkpoint(Mapping[str, Array]):
     Its files stay open, so what is read is what was verified, whatever happens to the folder.
 
     Attributes:
-      folder: the folder of the checkpoint.
       step: training steps done.
       about: run, config, seed, versions and data, as plain values.
     """
@@ -84,7 +83,7 @@ class Checkpoint(Mapping[str, Array]):
         return self._arrays[path].dtype
 
     def __getitem__(self, path: str) -> Array:
-        return self.part(path, tuple(slice(None) for _ in self.shape(path)))
+        return self.part(path, (slice(None),) * len(self.shape(path)))
 
     def part(self, path: str, index: tuple[slice, ...]) -> Array:
         """Returns a region of an array (one slice per dim, with step 1); no more of its files is read."""

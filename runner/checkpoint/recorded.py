@@ -11,10 +11,10 @@ One in an object store or a tracking store is never.
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 from runner.checkpoint.places import Place
+from runner.config.build import fields_of
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.host.folders import is_own, why_not_ours
@@ -30,7 +30,7 @@ _HARMLESS = ("null", "false", "bytes", "[]")
 # A resumed run saves in its own folder, whatever a foreign record says.
 _CHECKPOINT_FOLDER = "trainer.checkpoint.folder"
 # Groups and keys that a record may set; it names no run.
-_GROUPS = {spec.name for spec in fields(RunConfig)} - {"resume", "name", "branch", "run"} | {"experiment"}
+_GROUPS = set(fields_of(RunConfig)) - {"resume", "name", "branch", "run"} | {"experiment"}
 # A key and its value, without interpolations, mappings and escapes: neither a package nor a nested key can be in one.
 _PLAIN = re.compile(r"(?:~|\+{0,2}(?=[\w.]+=))([\w.]+)(?:=([^${\\\n\r]*))?")
 # The name of an option, or several: no path.

@@ -225,4 +225,4 @@ def _reordered(row: Array, before: Sequence[str], names: Sequence[str]) -> Array
 def _means(names: Sequence[str], row: Array) -> dict[str, float]:
     """Returns the means by name of a row (1 + names,) of a weight and sums; NaN if the weight is 0."""
     means = row[1:] / (row[0] or np.nan)
-    return {name: float(mean) for name, mean in zip(names, means, strict=True)}
+    return dict(zip(names, means.tolist(), strict=True))

@@ -30,7 +30,7 @@ from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.runs import WENT_BACK, SavedRun
 from runner.cluster.team import current
 from runner.config.convert import flatten
-from runner.config.schema import AUTO, RunConfig
+from runner.config.schema import RunConfig
 from runner.data.base import Encoding
 from runner.engine.common import Engine
 from runner.engine.lengths import RunLength
@@ -133,7 +133,7 @@ def opened_by_first(what: str, find: Callable[[], Previous | None]) -> Previous 
 
     description = current().broadcast(what, describe)
     if found or not description:
-        return found[0] if found else None
+        return next(iter(found), None)
     folder, record, checkpoint_folder, branches = description
     return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True), branches)
 
@@ -150,7 +150,7 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
     key = "branch" if branches else "resume"
     if reference is None:
         return None
-    name = config.name if config.resume == AUTO else None
+    name = config.name  # which only a run with resume=auto has
 
     def find() -> Previous | None:
         if name is not None:
@@ -214,13 +214,11 @@ def check_examples(checkpoint: Checkpoint, content: Mapping[str, object], *, ord
         differing.append(_SPLITS_TRAIN)
     for key in differing[:1]:
         trained = f"{key}={shown(before.get(key))}"
-        raise invalid(
-            key,
-            now.get(key),
-            problem=f"the run has trained with {trained}, which decides its examples or their order",
-            # A default may have changed since.
-            fix=f"{'set ' + trained if now.get(key) is None else 'leave out ' + key}, or start a new run",
-        )
+        problem = f"the run has trained with {trained}, which decides its examples or their order"
+        fix = f"leave out {key}"
+        if now.get(key) is None:
+            fix = f"set {trained}"  # a default may have changed since
+        raise invalid(key, now.get(key), problem=problem, fix=f"{fix}, or start a new run")
 
 
 def check_data(checkpoint: Checkpoint, digest: str) -> None:
@@ -237,12 +235,14 @@ def check_unfinished(previous: Previous, length: RunLength, task: Task) -> None:
 
     A run that has done all its steps without recording its results is accepted: it evaluates and records.
     """
-    key = "branch" if previous.branches else "resume"
-    name = f"{key}={previous.run.id}"
+    name = f"resume={previous.run.id}"
+    if previous.branches:
+        name = f"branch={previous.run.id}"
     history = previous.checkpoint.history()
-    evaluated = history.evaluations[-1][1].metrics if history.evaluations else task.directions
     missing = {LOSS, *task.step_metrics} - set(history.names)
-    missing |= set(task.directions) - set(evaluated)
+    if history.evaluations:
+        _, evaluated = history.evaluations[-1]
+        missing |= set(task.directions) - set(evaluated.metrics)
     if missing:
         raise ConfigError(
             f"{name}: the run has no metric {min(missing)}, which the task of this config needs; set task as the run "
@@ -284,8 +284,11 @@ def check_variables(engine: Engine, checkpoint: Checkpoint) -> None:
     # The model's variables come first: what else a state has (optimizer state, averages) follows from them.
     unmatched = sorted(set(variables) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
     for path in unmatched[:1]:
-        group = "model" if is_variable(path) else "optimizer"
-        fix = "model" if is_variable(path) else "optimizer and model.trainable"
+        group = "model"
+        fix = "model"
+        if not is_variable(path):
+            group = "optimizer"
+            fix = "optimizer and model.trainable"
         where = "the checkpoint lacks" if path in variables else "this config does not have"
         raise ConfigError(
             f"checkpoint {checkpoint.folder}: was saved with another {group}, {where} {path}; set {fix} as the "

@@ -110,10 +110,11 @@ def listed(folder: Place) -> list[SavedRun]:
 
     def found(own_folder: Place) -> SavedRun | None:
         try:
-            return read(own_folder) if storage.steps(own_folder) else None
+            if storage.steps(own_folder):
+                return read(own_folder)
         except DamagedError as error:
             outputs.warn(f"skipping {own_folder}: {error}")
-            return None
+        return None
 
     folders: list[Place] = [folder / name for name in files.names(folder)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -159,10 +160,14 @@ def _named(key: str, reference: str, name: str, folder: Place) -> SavedRun:
     if not runs:
         problem = f"no run left a checkpoint in {folder}"
         raise invalid(key, reference, problem=problem, fix="start one: python -m runner")
-    what = "several runs have this name or begin with it" if matches else f"no such run in {folder}"
-    named = [f"{run.id} ({run.record.get(RUN_NAME, '')})".removesuffix(" ()") for run in (matches or runs)[:_LISTED]]
-    fix = f"set {key}={matches[0].id if matches else 'latest'}"
-    raise invalid(key, reference, problem=f"{what}; the newest are {', '.join(named)}", fix=fix)
+    newest: list[str] = []
+    for run in (matches or runs)[:_LISTED]:
+        newest.append(f"{run.id} ({run.record.get(RUN_NAME, '')})".removesuffix(" ()"))
+    the_newest = f"the newest are {', '.join(newest)}"
+    if matches:
+        problem = f"several runs have this name or begin with it; {the_newest}"
+        raise invalid(key, reference, problem=problem, fix=f"set {key}={matches[0].id}")
+    raise invalid(key, reference, problem=f"no such run in {folder}; {the_newest}", fix=f"set {key}=latest")
 
 
 def begun(folder: Place) -> SavedRun | None:
@@ -259,9 +264,8 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
 def ended(key: str, run: SavedRun, sleep: Callable[[float], object] = time.sleep) -> SavedRun:
     """Returns a run whose process has ended, as it left it; raises PassingError if the process may still run.
 
-    The lock tells the same of this machine's processes. A process of another machine can't be looked for, and the lock
-    may not reach it, but its writes do: it has ended if the record stays unchanged for a while, after a line that says
-    so. Only the contents are compared, never the clocks of two machines.
+    A process of another machine can't be looked for, and the lock may not reach it, but its writes do: it has ended if
+    the record stays unchanged for a while. Only the contents are compared, never the clocks of two machines.
     """
     other = run.record["process"]
     if other == process.identity() or run.record.get("ended") or process.is_gone(other):

@@ -77,7 +77,7 @@ class Saver:
         self.failures: dict[int, str] = {}
         self._config = config or CheckpointConfig()
         self._is_on = folder is not None
-        self._folder = Path() if folder is None else folder
+        self._folder = folder or Path()
         self._take = take
         self._warn = warn
         self._goal = goal
@@ -97,12 +97,19 @@ class Saver:
                 elif storage.is_checkpoint(storage.place(self._folder, step)):
                     steps.append(step)
             best = storage.read_best(self._folder)
-            return [steps, None if best is None else [best.metric, best.value, best.step]]
+            if best is None:
+                return [steps]
+            return [steps, best.metric, best.value, best.step]
 
-        steps, found = self._on_first(listed) if self._is_on else ([], None)
-        self._steps = set(steps)
-        self._best = None if found is None else BestRecord(*found)
-        self._kept = None if found is None else found[-1]
+        self._steps: set[int] = set()
+        self._best: BestRecord | None = None
+        self._kept: int | None = None
+        if self._is_on:
+            steps, *best = self._on_first(listed)
+            self._steps.update(steps)
+            if best:
+                self._best = BestRecord(*best)
+                self._kept = self._best.step
         # Step and time of the last state that was handed to the writer, or that the run began with. A branch that has
         # nothing to train saves the state that it began with.
         self._saved_step = -1 if start and start not in self._steps else start
@@ -117,7 +124,9 @@ class Saver:
     def steps_left(self, step: int) -> int | None:
         """Returns the number of steps until a device call must end for a save; None: no limit."""
         every = self._config.every_steps
-        return every - step % every if self._is_on and every is not None else None
+        if every is None or not self._is_on:
+            return None
+        return every - step % every
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
         """Saves at multiples of `every_steps`, and when the last save is `every_minutes` old."""
@@ -148,10 +157,9 @@ class Saver:
             self._settle()
         if step not in self.failures:
             return None
-        newest = max(self._steps, default=None)
         then = "start the run again"
-        if newest is not None:
-            then = f"continue from step {newest:,} with resume={self._folder}"
+        if self._steps:
+            then = f"continue from step {max(self._steps):,} with resume={self._folder}"
         return (
             f"the state of step {step:,} could not be saved ({self.failures[step]}); free space in "
             f"{self._folder} or make it writable, then {then}"
@@ -237,8 +245,9 @@ class Saver:
                 self._kept = content.step
         except BaseException as error:
             logger.exception("checkpoint of step %d", content.step)
-            # The run ends because of another process or a signal, and reports that itself.
-            if not isinstance(error, ProcessError | Interrupted):
+            # The run ends because of another process or a signal, and reports that itself. All processes fail alike,
+            # and process 0 says it for all.
+            if self._team.is_first and not isinstance(error, ProcessError | Interrupted):
                 self._warn(f"could not write the checkpoint of step {content.step}: {error}; training continues")
             return str(error)
         try:

@@ -58,11 +58,13 @@ def best(goal: Objective, measured: Measured) -> tuple[int, float] | None:
     return best_so_far
 
 
-def reductions(config: PlateauConfig, goal: Objective, measured: Measured) -> list[tuple[int, float]]:
-    """Returns the reductions of the learning rate so far, as (steps done, factor from there on).
+def reductions(config: PlateauConfig, goal: Objective | None, measured: Measured) -> list[tuple[int, float]]:
+    """Returns the reductions of the learning rate so far, as (steps done, factor from there on); none without a goal.
 
     The rule and its defaults are those of Keras's `ReduceLROnPlateau`, once per evaluation.
     """
+    if goal is None:
+        return []
     reduction = 0.1 if config.factor is None else config.factor
     patience = config.patience or 10
     min_delta = 1e-4 if config.min_delta is None else config.min_delta
@@ -111,10 +113,11 @@ def reason(config: EarlyStoppingConfig, goal: Objective | None, measured: Measur
         if waited >= patience:
             if not best_step:
                 return f"early stopping: {goal.metric} was never finite in {waited} evaluations"
-            amount = f" by more than {min_delta:g}" if min_delta else ""
-            count = "evaluation" if waited == 1 else f"{waited} evaluations"
-            return (
-                f"early stopping: {goal.metric} was best at step {best_step:,} ({best_value:.4f}) and did not improve"
-                f"{amount} in the last {count}"
-            )
+            best_text = f"{goal.metric} was best at step {best_step:,} ({best_value:.4f})"
+            text = f"early stopping: {best_text} and did not improve"
+            if min_delta:
+                text += f" by more than {min_delta:g}"
+            if waited == 1:
+                return f"{text} in the last evaluation"
+            return f"{text} in the last {waited} evaluations"
     return None

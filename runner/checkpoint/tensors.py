@@ -61,7 +61,7 @@ def _header(arrays: Mapping[str, Any], order: Sequence[str]) -> bytes:
     entries: dict[str, Any] = {}
     end = 0
     for key in order:
-        shape = [int(size) for size in arrays[key].shape]
+        shape = list(map(int, arrays[key].shape))
         dtype = np.dtype(arrays[key].dtype)
         begin = end
         end = begin + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

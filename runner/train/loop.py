@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from runner.checkpoint import stopping
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.metric_history import MetricHistory, prefixed
 from runner.checkpoint.reading import Checkpoint
-from runner.checkpoint.recorder import LogPoints, MetricRecorder, Reductions
+from runner.checkpoint.recorder import LogPoints, MetricRecorder
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver
 from runner.checkpoint.stopping import Objective
@@ -171,23 +172,22 @@ def train(
     plateau = config.optimizer.schedule.plateau
     watched = stopping.objective(plateau.metric, task.directions)
 
-    def reductions(measured: stopping.Measured) -> Reductions:
-        return () if watched is None else stopping.reductions(plateau, watched, measured)
-
-    # The gradients of a custom step are its own.
+    # The gradients and the optimizers of a custom step are its own.
     norm_names: tuple[str, ...] = ()
+    rate = None
     if not task.own_step:
         norm_names = norms.names(config.optimizer)
+        rate = learning_rate
     recorder = MetricRecorder(
         hooks.log,
         trainer.log_every_steps,
-        None if task.own_step else learning_rate,
+        rate,
         metrics=(*task.step_metrics, *norm_names),
         batch_size=config.dataset.batch_size,
         tokens=task.tokens,
         by_batch=trainer.eval_mean == "batches",
         checks_loss=trainer.on_nan == "stop",
-        reductions=reductions,
+        reductions=partial(stopping.reductions, plateau, watched),
         stepped=hooks.callbacks.stepped,
     )
     training = _Training(
@@ -214,7 +214,11 @@ def _train(training: _Training, start: Checkpoint | None) -> Result:
         training.hooks.callbacks.end()
         return _finish(training, ended, start)
     except Interrupted as interrupted:
-        _save_interrupted(training, interrupted)
+        # The open window is saved as it is: the resumed run closes it where the uninterrupted run would have.
+        training.recorder.drain()
+        unsaved = training.hooks.saver.save_last(training.step, training.recorder)
+        if unsaved:
+            raise Interrupted(interrupted.signum, unsaved) from None
         raise
     except NotFiniteError:
         raise  # in all processes alike, so all of them read the calls in flight below
@@ -372,8 +376,9 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
     # The test split is evaluated once, with the weights that the run ends with, when nothing is left to be decided.
     test = None
     if splits.test is not None:
-        test = _test(training, splits.test)
-    means = recorder.epoch_means()
+        test = _evaluate(training, splits.test, keep_outputs=True)
+        hooks.log(training.step, prefixed(TEST, test.metrics))
+        hooks.notify(evaluation_line("test", test), {})
     return Result(
         steps=training.step,
         meter=training.meter,
@@ -382,18 +387,9 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
         evaluation=evaluation,
         test=test,
         ended=ended,
-        epoch_means=means,
+        epoch_means=recorder.epoch_means(),
         unsaved=unsaved,
     )
-
-
-def _save_interrupted(training: _Training, interrupted: Interrupted) -> None:
-    """Saves the state of a run that a signal ends; raises Interrupted with the reason if it could not be saved."""
-    # The open window is saved as it is: the resumed run closes it where the uninterrupted run would have.
-    training.recorder.drain()
-    unsaved = training.hooks.saver.save_last(training.step, training.recorder)
-    if unsaved:
-        raise Interrupted(interrupted.signum, unsaved) from None
 
 
 def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluation]:
@@ -429,14 +425,6 @@ def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluati
         return step, evaluations[step]
     # Evaluated again, because the report needs the outputs, which only the last evaluation keeps.
     return step, _evaluate(training, training.splits.selecting, keep_outputs=True)
-
-
-def _test(training: _Training, test: feed.Examples) -> Evaluation:
-    """Evaluates the test split, and prints and logs the result."""
-    evaluation = _evaluate(training, test, keep_outputs=True)
-    training.hooks.log(training.step, prefixed(TEST, evaluation.metrics))
-    training.hooks.notify(evaluation_line("test", evaluation), {})
-    return evaluation
 
 
 def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: bool) -> Evaluation:

@@ -115,8 +115,11 @@ def run(
     with ExitStack() as until_exit:
         # ------------------------------------------------------------------ the run that this one continues
         previous = resume.open_previous(config, content, until_exit)
-        checkpoint = None if previous is None else previous.checkpoint
-        start = 0 if checkpoint is None else checkpoint.step
+        checkpoint = None
+        start = 0
+        if previous is not None:
+            checkpoint = previous.checkpoint
+            start = checkpoint.step
         for line in devices.device_lines(config, composed):
             say(line)
         if membership() is None:  # a sweep's table has what its jobs vary
@@ -135,8 +138,9 @@ def run(
         stop = signals.current()
         # ------------------------------------------------------------------ data, task and length
         registry.prepare(config)
-        # Only process 0 calls them, so the others need not even make them.
-        called = listeners.make(config.trainer.callbacks, given) if team.is_first else []
+        called: list[listeners.Listener] = []
+        if team.is_first:  # it alone calls them, so the others need not even make them
+            called = listeners.make(config.trainer.callbacks, given)
         seed = config.trainer.seed
         data, task = _data_and_task(config.dataset, config.task, seed, previous)
         spec = DataSpec(task.arrays, task)
@@ -151,13 +155,11 @@ def run(
         continued = None
         if previous is not None:
             resume.check_unfinished(previous, length, task)
-            continued = None if previous.branches else previous.run
+            if not previous.branches:
+                continued = previous.run
             say(previous.describe_position(length))
         elif config.name is not None:
             continued = runs.begun(folder_of(trainer.checkpoint.folder) / config.name)
-
-        def verified() -> Verdict | None:
-            return verify(asdict(config), config.verify, folder) if trainer.verify_first else None
 
         def built() -> tuple[Engine, Plan | None, feed.Splits]:
             """Builds the engine, and prints the warnings that need it; records nothing."""
@@ -179,7 +181,8 @@ def run(
             verdict = ready = failure = None
             try:
                 with limits.explained(config.mesh):
-                    verdict = verified()
+                    if trainer.verify_first:
+                        verdict = verify(asdict(config), config.verify, folder)
                     if verdict is None or not verdict.failure:
                         ready = built()
             except Exception as error:
@@ -266,10 +269,9 @@ def run(
                     manifest.ENCODING: data.encoding.to_json(),
                     manifest.CONSTANTS: dict(task.constants),
                 }
+                take = take_state(engine, about)
                 goal = stopping.objective(trainer.checkpoint.best, task.directions)
-                # All processes fail alike, and process 0 says it for all.
-                said: Callable[[str], None] = warn_of_disk if team.is_first else (lambda _: None)
-                saver = Saver(trainer.checkpoint, saved_run.folder, take_state(engine, about), said, start, goal, team)
+                saver = Saver(trainer.checkpoint, saved_run.folder, take, warn_of_disk, start, goal, team)
 
             # ------------------------------------------------------------------ training
             def notify(line: str, tags: Mapping[str, str]) -> None:
@@ -288,9 +290,10 @@ def run(
                 saver=saver,
                 profiler=profiler,
                 evaluated=samples.take,
-                stepped=(lambda _: None) if journal is None else journal.update,
                 callbacks=Callbacks(called, trainer.log_every_steps),
             )
+            if journal is not None:
+                hooks = replace(hooks, stepped=journal.update)
             with stop.deferring():  # the loop asks for a signal between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
 
@@ -340,9 +343,9 @@ def _data_and_task(
 ) -> tuple[Dataset, Task]:
     """Loads the data and makes the task, both as they were in the run that this one continues."""
     encoding = None if previous is None else previous.encoding
+    constants = None if previous is None else previous.constants
     data = loading.load(dataset, seed, encoding, config)
     current().agree("the data's SHA-256", data.digest)
-    constants = None if previous is None else previous.constants
     task = make_task(config, data.specs, data.train, constants, data.vocabulary)
     for split, source in (("validation", data.validation), ("test", data.test)):
         if source is not None:
