@@ -27,9 +27,8 @@ class Callbacks:
     def begin(self, length: RunLength) -> None:
         """Begins a run, whose periods are the callbacks' epochs."""
         self._period = length.period
-        self._call(
-            "set_params", {"verbose": 0, "epochs": math.ceil(length.total / length.period), "steps": length.period}
-        )
+        epochs = math.ceil(length.total / length.period)
+        self._call("set_params", {"verbose": 0, "epochs": epochs, "steps": length.period})
         self._call("set_model", self._model)
         self._call("on_train_begin", {})
 

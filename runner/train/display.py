@@ -57,10 +57,7 @@ class Display:
             )
 
     def start_period(self, name: str, steps: int, done: int = 0, after: int = 0) -> None:
-        """Starts a period, such as `epoch 1/3`, of which a resumed run has done some steps already.
-
-        `after` are the run's steps after this period.
-        """
+        """Starts a period, such as `epoch 1/3`, of which `done` steps are done; the run has `after` steps after it."""
         self._period = name
         self._steps = steps
         self._steps_after = after

@@ -95,10 +95,7 @@ def steps_per_call(
     *,
     cached: bool = False,
 ) -> StepsPerCall:
-    """Returns what chooses the number of steps per device call of a run with batches of these arrays.
-
-    `cached`: the devices keep the split, so that a batch brings only row numbers.
-    """
+    """Returns what chooses the steps per device call, for batches of these arrays or, if `cached`, of row numbers."""
     most = _MAX_STEPS
     if cached:
         most = _MAX_CACHED_STEPS
@@ -317,7 +314,6 @@ def training(
     only.
 
     Args:
-      dataset: batch size, order and the last partial batch.
       chosen: how many steps each call takes.
       place: copies batches to the devices.
       start: steps of the run that were trained already.
@@ -334,7 +330,6 @@ def training(
 
     def call_size(first: int, taken: int) -> int:
         step = first + taken
-
         # Times differ between processes, but all must take calls of the same size: process 0's times decide.
         key = f"{name} step {step}"
         return team.broadcast(key, lambda: min(chosen.steps, most(step) or chosen.steps), given_up=is_closed)

@@ -43,8 +43,10 @@ def data_lines(
     """Returns lines on the length of a run, the training examples that an epoch leaves out, and the use of splits."""
     lines: list[str] = []
     if length.key != "epochs":
-        tokens = f" of {length.tokens:,} tokens" if length.key == "tokens" else ""
-        lines.append(f"trains for {length.total:,} steps{tokens}; an epoch has {length.epoch:,} steps")
+        steps = f"{length.total:,} steps"
+        if length.key == "tokens":
+            steps += f" of {length.tokens:,} tokens"
+        lines.append(f"trains for {steps}; an epoch has {length.epoch:,} steps")
     size = splits.train.size
     left_out = size % dataset.batch_size
     # Such an epoch leaves out more than its last batch, which is what was asked for.
@@ -88,5 +90,7 @@ def continuing_line(folder: Place, cluster: ClusterConfig, name: str | None = No
     reference = run_id
     if folder.parent != default_folder:
         reference = shown(folder)
-    how = ", start all processes as before" if cluster.name in ("auto", "explicit") else ""
-    return f"To continue{how}: python -m runner {shlex.quote(f'resume={reference}')}"
+    command = f"python -m runner {shlex.quote(f'resume={reference}')}"
+    if cluster.name in ("auto", "explicit"):
+        return f"To continue, start all processes as before: {command}"
+    return f"To continue: {command}"

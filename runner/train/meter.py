@@ -73,7 +73,12 @@ class Meter:
 
     def _note(self, steps: int, seconds: float) -> None:
         self._latest.append((steps, seconds))
-        self.recent = _ratio(*(sum(each) for each in zip(*self._latest, strict=True)))
+        latest_steps = 0
+        latest_seconds = 0.0
+        for call_steps, call_seconds in self._latest:
+            latest_steps += call_steps
+            latest_seconds += call_seconds
+        self.recent = _ratio(latest_steps, latest_seconds)
 
     def timed(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items of a loop, and counts the time that the loop waits for them."""

@@ -86,7 +86,7 @@ def open_run(
     A run whose name has a prefix is not a training run. `continued` is the run to continue; None: a new run.
     """
     options = choices()
-    typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
+    typed_keys = list(map(key_of, as_typed(HydraConfig.get().overrides.task)))
     directions = metric_directions(config.task)
     tags = {metrics.TAG: json.dumps(directions)}
     for group in _TAGGED_GROUPS:
@@ -95,20 +95,26 @@ def open_run(
     # As in the params: an option's axes may have been changed.
     tags["runner.mesh"] = mesh.describe(config.mesh.axes)
     name = config.name or run_name() or _name(config.task.name, config.dataset.batch_size, options, typed_keys)
+    identity = config.name or ""
+    tracking_id = None
+    if continued is not None:
+        identity = identity or continued.id
+        tracking_id = continued.tracking_id
     spec = RunSpec(
         prefix + name,
         listed_params(content, options, typed_keys),
         tags,
         config=dict(flatten(content)),
         description=f"`{command}`",
-        identity=config.name or (continued.id if continued else ""),
-        metrics={} if prefix else directions,
+        identity=identity,
     )
+    if not prefix:
+        spec = replace(spec, metrics=directions)
     sweep = membership()
     if sweep is not None:
         spec = replace(spec, name=sweep.name, tags=tags | sweep.tags(), parent_run_id=sweep.parent_run_id)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    return open_tracker(config.tracking, spec, folder, resume_run_id=continued.tracking_id if continued else None)
+    return open_tracker(config.tracking, spec, folder, resume_run_id=tracking_id)
 
 
 def listed_params(
@@ -129,18 +135,17 @@ def listed_params(
         is_unused_length = key in _LENGTH_KEYS and flat.get(key) is None
         if key in flat and not is_unused_length:
             listed[key] = flat[key]
-    typed_paths = [key.lstrip("+~") for key in typed_keys]
     for key, value in flat.items():
-        if _is_typed(key, typed_paths):
+        if _is_typed(key, typed_keys):
             listed[key] = value
     return listed
 
 
-def _is_typed(key: str, typed_paths: Sequence[str]) -> bool:
+def _is_typed(key: str, typed_keys: Sequence[str]) -> bool:
     """Returns whether a key, or one above it that is not a group, was typed."""
-    for path in typed_paths:
-        is_at_or_above = key == path or key.startswith(f"{path}.")
-        if "." in path and is_at_or_above:
+    for typed in typed_keys:
+        is_at_or_above = key == typed or key.startswith(f"{typed}.")
+        if "." in typed and is_at_or_above:
             return True
     return False
 
@@ -166,7 +171,6 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
       TrackingError: the body ended well, and something that it recorded is lost.
     """
     status: Status = "FAILED"
-    is_complete = True
 
     def end_from_another_thread(reason: str, signum: int | None) -> None:
         """Ends the run for a lost process, while the main thread waits for it in a collective."""
@@ -219,4 +223,4 @@ def _interrupted_line(tracker: Tracker, unsaved: str) -> str:
     parts = ["metrics up to the last step are kept", unsaved, "the run's status is KILLED"]
     if not tracker.run_id:
         parts = ["nothing is tracked", unsaved]
-    return f"interrupted: {', '.join(part for part in parts if part)}"
+    return f"interrupted: {', '.join(filter(None, parts))}"

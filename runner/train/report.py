@@ -164,7 +164,10 @@ def curves(
     )
     panels: dict[str, list[figures.Curve]] = {}
     for rows, label, color, marker, width in drawn:
-        for name in rows[-1][1] if rows else ():
+        if not rows:
+            continue
+        _, last_values = rows[-1]
+        for name in last_values:
             points = [(step / unit, values[name]) for step, values in rows if name in values]
             panels.setdefault(name, []).append(figures.Curve(label, points, color, marker, width))
     return panels
@@ -179,23 +182,29 @@ def _summary(outcome: Outcome) -> dict[str, object]:
     result = outcome.result
     meter = result.meter
     rate = meter.rate
+    step_ms = None
+    cpu_ms = None
+    if rate:
+        step_ms = 1000.0 / rate
+        cpu_ms = 1000.0 * meter.cpu_seconds / meter.steps
     tokens_per_batch = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
     summary: dict[str, object] = {
         "steps": result.steps,
         "taken_step": result.taken,
         "ended": result.ended,
         "steps_per_second": rate or None,
-        "step_ms": 1000.0 / rate if rate else None,
+        "step_ms": step_ms,
     }
     if tokens_per_batch:
         summary["tokens_per_second"] = tokens_per_batch * rate or None
     summary |= {
-        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if rate else None,
+        "cpu_ms_per_step": cpu_ms,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.mfu,
     }
-    summary |= {name.replace("/", "_"): value for name, value in outcome.plan.items()}
+    for name, value in outcome.plan.items():
+        summary[name.replace("/", "_")] = value
     summary |= prefixed("train_", result.epoch_means)
     for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
         if evaluation is not None:
@@ -222,7 +231,8 @@ def show_result(outcome: Outcome, console: Console) -> None:
     for name, value in result.epoch_means.items():
         rows.append((f"train {name}, last {period}", shown(value)))
     for split, evaluation in outcome.evaluations.items():
-        rows += [(f"{split} {name}", shown(value)) for name, value in evaluation.metrics.items()]
+        for name, value in evaluation.metrics.items():
+            rows.append((f"{split} {name}", shown(value)))
         name, text = rows[-1]
         rows[-1] = (name, f"{text} ({evaluation.examples:,} examples)")
     console.print(result_table(rows))

@@ -70,8 +70,10 @@ class Samples:
         """Returns the lines to print of the sample of a step; empty if there is none."""
         if step not in self._texts:
             return []
-        lines = [line for line in self._texts[step].expandtabs().splitlines() if line.strip()]
-        shown = [f"  {line[:_MAX_COLUMNS]}" for line in lines[:_MAX_LINES]]
+        lines = list(filter(str.strip, self._texts[step].expandtabs().splitlines()))
+        shown = [f"sample of {FOLDER}/step_{step:09d}.txt:"]
+        for line in lines[:_MAX_LINES]:
+            shown.append(f"  {line[:_MAX_COLUMNS]}")
         if len(lines) > _MAX_LINES:
             shown.append("  ...")
-        return [f"sample of {FOLDER}/step_{step:09d}.txt:", *shown]
+        return shown

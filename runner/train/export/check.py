@@ -49,8 +49,10 @@ class Difference:
     @property
     def equal(self) -> bool:
         """Whether floats agree to 1e-5 of the largest, as float32 rounds them, and integers exactly."""
+        if self.exact:
+            return self.largest == 0
         # NaN compares false.
-        return self.largest <= (0 if self.exact else TOLERANCE * self.scale)
+        return self.largest <= TOLERANCE * self.scale
 
     def __str__(self) -> str:
         if self.exact:
@@ -123,12 +125,15 @@ def check(
                 compared["SavedModel"] = compare_calls(expected, answers, again)
             if keras is not None:
                 inputs = served.model_inputs(array_functions(np), served_arrays)
-                named = inputs if isinstance(inputs, Mapping) else {"": inputs}
+                if not isinstance(inputs, Mapping):
+                    inputs = {"": inputs}
                 # The file has the model's outputs and not the task's answers: by name if the run has several.
-                both = [
-                    served.answers(outputs if isinstance(run, Mapping) else next(iter(outputs.values())))
-                    for outputs in _twice(_keras_model(keras), named, batch)
-                ]
+                both: list[dict[str, Array]] = []
+                for outputs in _twice(_keras_model(keras), inputs, batch):
+                    if isinstance(run, Mapping):
+                        both.append(served.answers(outputs))
+                    else:
+                        both.append(served.answers(next(iter(outputs.values()))))
                 compared[KERAS_FILE] = compare_calls(expected, *both)
     except EngineError:
         raise
@@ -145,8 +150,12 @@ def _twice(predict: Predict, arrays: Answers, batch: int) -> tuple[dict[str, Arr
         outputs = predict({name: array[start : start + batch] for name, array in arrays.items()})
         for name, output in outputs.items():
             parts.setdefault(name, []).append(np.asarray(output))
-    again = {name: rows.pop() for name, rows in parts.items()}
-    return {name: np.concatenate(rows) for name, rows in parts.items()}, again
+    whole: dict[str, Array] = {}
+    again: dict[str, Array] = {}
+    for name, rows in parts.items():
+        again[name] = rows.pop()
+        whole[name] = np.concatenate(rows)
+    return whole, again
 
 
 def _saved_model(path: Path) -> Predict:
@@ -162,8 +171,11 @@ def _saved_model(path: Path) -> Predict:
 
 
 def _keras_model(model: Any) -> Predict:
-    def predict(inputs: Answers) -> Mapping[str, Any]:
-        outputs = model(inputs if len(inputs) > 1 else next(iter(inputs.values())), training=False)
+    def predict(arrays: Answers) -> Mapping[str, Any]:
+        inputs: Answers | Array = arrays
+        if len(arrays) == 1:
+            (inputs,) = arrays.values()
+        outputs = model(inputs, training=False)
         return {name: np.asarray(output, np.float32) for name, output in named_outputs(outputs).items()}
 
     return predict

@@ -17,6 +17,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.utils import requirements_utils
 
+from runner.arrays import Tensor
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import PlainModel
 from runner.host.late import late
@@ -64,21 +65,26 @@ def log_model(
     names = served.names()
     versions = installed(("mlflow", *_LIBRARIES[plain.package], "numpy"))
     inputs, example = _inputs(served, examples)
-    rows = {key: examples[key][:_ROWS].astype(spec.dtype) for key, spec in served.inputs.items()}
     on_jax = plain.package == "keras"
-    as_tensor = jnp.asarray if on_jax else tf.constant
-    tensors = {key: as_tensor(array) for key, array in rows.items()}
-    outputs = [
-        _answer(key, np.asarray(array))
-        for key, array in answers(plain, served, jnp if on_jax else tf, tensors).items()
-    ]
+    ops = tf
+    as_tensor = tf.constant
+    if on_jax:
+        ops = jnp
+        as_tensor = jnp.asarray
+    tensors: dict[str, Tensor] = {}
+    for key, spec in served.inputs.items():
+        tensors[key] = as_tensor(examples[key][:_ROWS].astype(spec.dtype))
+    outputs: list[TensorSpec] = []
+    for key, answer in answers(plain, served, ops, tensors).items():
+        outputs.append(_answer(key, np.asarray(answer)))
     with tempfile.TemporaryDirectory(prefix="runner-model-") as created:
         folder = Path(created)
         no_keras = write_model(plain, served, folder, convert=convert, tensorflow=not on_jax)
+        # The Keras file is for notebooks, see `runner.cli.notebook`.
+        parts = [SAVED_MODEL]
         if on_jax:
             write_program(plain, served, folder / _PROGRAM)
-        # The Keras file is for notebooks, see `runner.cli.notebook`.
-        parts = [_PROGRAM if on_jax else SAVED_MODEL]
+            parts = [_PROGRAM]
         if no_keras is None:
             parts.append(KERAS_FILE)
         with store.pointed_at(), _without_package_scan(), _quiet():
@@ -110,9 +116,12 @@ def _inputs(
     """
     specs = served.inputs
     if all(spec.shape == () for spec in specs.values()):
-        columns = {name: _column(spec, examples[name]) for name, spec in specs.items()}
-        inputs = [ColSpec(kind, name) for name, (kind, _) in columns.items()]
-        return inputs, pd.DataFrame({name: values for name, (_, values) in columns.items()})
+        columns: list[ColSpec] = []
+        values: dict[str, Array | list[str]] = {}
+        for name, spec in specs.items():
+            kind, values[name] = _column(spec, examples[name])
+            columns.append(ColSpec(kind, name))
+        return columns, pd.DataFrame(values)
     rows = {name: examples[name][:_ROWS].astype(spec.dtype) for name, spec in specs.items()}
     if len(specs) > 1:
         return [_tensor(spec, name) for name, spec in specs.items()], rows

@@ -46,24 +46,26 @@ class ServedModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
         A model with one input also takes the array alone. Strings of a column of categories are encoded as in the run.
         """
         del context, params
-        has_names = isinstance(model_input, Mapping) or hasattr(model_input, "columns")
+        if not isinstance(model_input, Mapping) and not hasattr(model_input, "columns"):
+            model_input = dict.fromkeys(self._dtypes, model_input)
         arrays = {}
         for name, dtype in self._dtypes.items():
-            array = np.asarray(model_input[name] if has_names else model_input)
+            array = np.asarray(model_input[name])
             if array.dtype.kind in "OU":
                 array = self._encoded(name, array)
             arrays[name] = array.astype(dtype)
         answers = {}
         for name, tensor in self._answer(arrays).items():  # type: ignore[no-untyped-call]
-            answer = np.asarray(tensor)
+            answers[name] = np.asarray(tensor)
             # A JAX model answers int32, and the signature promises int64.
-            answers[name] = answer.astype(np.int64) if np.issubdtype(answer.dtype, np.integer) else answer
+            if np.issubdtype(answers[name].dtype, np.integer):
+                answers[name] = answers[name].astype(np.int64)
         return answers
 
     def _encoded(self, name: str, texts: Any) -> Any:
         """Returns the index of each category."""
         indices = {category: index for index, category in enumerate(self._names.get(name, ()))}
-        unknown = sorted({str(text) for text in texts.flat if str(text) not in indices})
+        unknown = sorted(set(map(str, texts.flat)) - set(indices))
         if unknown:
             raise ValueError(f"{name}={unknown[0]}: must be one of the run's categories: {', '.join(indices)[:300]}")
         return np.asarray([indices[str(text)] for text in texts.flat]).reshape(texts.shape)

@@ -33,8 +33,9 @@ class Served:
         """Specs of the input arrays, by name."""
         inputs: dict[str, ArraySpec] = {}
         for name in self.spec.task.input_names:
-            spec = self.spec.arrays[name]
-            inputs[name] = replace(spec, dtype="float32") if name in self.encoding.mean else spec
+            inputs[name] = self.spec.arrays[name]
+            if name in self.encoding.mean:
+                inputs[name] = replace(inputs[name], dtype="float32")
         return inputs
 
     def model_inputs(self, ops: Arrays, arrays: Mapping[str, Tensor]) -> Tensor:

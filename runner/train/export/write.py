@@ -99,9 +99,12 @@ def answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping[
 
 def _from_tensorflow(plain: PlainModel, served: Served, path: Path, convert: bool) -> None:
     def answer(**arrays: tf.Tensor) -> dict[str, tf.Tensor]:
-        tensors = answers(plain, served, tf, arrays)
+        promised = answers(plain, served, tf, arrays)
         # The signature promises int64.
-        return {name: tf.cast(x, tf.int64) if x.dtype.is_integer else x for name, x in tensors.items()}
+        for name, x in list(promised.items()):
+            if x.dtype.is_integer:
+                promised[name] = tf.cast(x, tf.int64)
+        return promised
 
     module = tf.Module()
     # The saved object must own every variable that the function reads.
