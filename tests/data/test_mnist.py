@@ -101,11 +101,14 @@ def test_kept_files_are_used_only_whole(tmp_path: Path, monkeypatch: pytest.Monk
     assert mnist.read("mnist", tmp_path) == files
     first = tmp_path / "train-images-idx3-ubyte.gz"
     whole = first.read_bytes()
-    first.write_bytes(gzip.compress(files["train-images-idx3-ubyte"][:-1] + b"x"))
-    assert mnist.read("mnist", tmp_path) is None
-    for broken in (whole[:-9], whole[:200] + b"no deflate" + whole[210:], b"no archive"):
+    other = files["train-images-idx3-ubyte"][:-1] + b"x"
+    for broken in (gzip.compress(other), whole[:-9], whole[:200] + b"no deflate" + whole[210:], b"no archive"):
         first.write_bytes(broken)
         assert mnist.read("mnist", tmp_path) is None
+    mnist._write("mnist", tmp_path, files)
+    assert mnist.read("mnist", tmp_path) == files
+    first.with_suffix(".idx").write_bytes(other)
+    assert mnist.read("mnist", tmp_path) is None
 
 
 # sha256 of the sorted rows of 784 pixels and a label, of the IDX files that have the public digests.
