@@ -76,15 +76,21 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure as PNG, its text literally, whatever a name contains."""
     for text in figure.findobj(Text):
-        assert isinstance(text, Text)
         text.set_text(clean(text.get_text()))
         # `cost_$_per_$` is a name and no formula.
         text.set_parse_math(False)
     with rc_context({"text.parse_math": False}), warnings.catch_warnings():
         # Matplotlib warns of each character that its font lacks, and of long names that leave no room.
         warnings.simplefilter("ignore", UserWarning)
-        # Without `tight`, the label of a square plot would be cut off.
-        figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)
+        # `savefig` would draw all of it twice if it had to lay the figure out, or to find its bounds.
+        figure.set_dpi(110)
+        layout = figure.get_layout_engine()
+        if layout is not None:
+            layout.execute(figure)
+            figure.set_layout_engine(None)
+        # Without these bounds, the label of a square plot would be cut off.
+        bounds = figure.get_tightbbox().padded(0.12)
+        figure.savefig(path, dpi=110, bbox_inches=bounds)
 
 
 def short(name: str, longest: int = _LONGEST_NAME) -> str:
@@ -289,9 +295,8 @@ def plan(
         bottom = height - top - 0.35 - bars_height
         panel = figure.add_axes((1.3 / _WIDTH, bottom / height, (_WIDTH - 1.3) / _WIDTH, bars_height / height))
         _draw_bars(panel, chart)
-    panel = figure.add_axes((0.0, 0.0, 1.0, table / height))
+    panel = figure.add_axes((0.0, 0.0, 1.0, table / height), frameon=False, xticks=[], yticks=[])
     panel.set(xlim=(0, _WIDTH), ylim=(table, 0))
-    panel.axis("off")
     _draw_variables(panel, axes, names, rows, lengths)
     save(figure, path)
 
@@ -340,8 +345,7 @@ def _draw_variables(
             x = _COLUMNS[1] + 0.24 * place
             axes.add_patch(Rectangle((x, middle - 0.1), 0.22, 0.2, facecolor=color, edgecolor=_EDGE, lw=0.6))
             axes.text(x + 0.11, middle, str(place), va="center", ha="center", fontsize=7, color=ink(color))
-    mixed = "; mixed: sharded over several axes" if len(mesh) > 1 else ""
-    words = f"gray: replicated{mixed}"
+    words = "gray: replicated" + ("; mixed: sharded over several axes" if len(mesh) > 1 else "")
     top = line * len(mesh)
     axes.text(_COLUMNS[1], top + 0.5 * line, words, va="center", fontsize=8, color=_GRAY)
     headings = ("variable", "shards, not to scale", "bytes (dark: one device)", "per device")
@@ -455,7 +459,7 @@ def examples(path: Path, images: Array, captions: Sequence[tuple[str, str]], tit
     step = 1.0 + 0.14 * lines
     figure, axes = subplots(1, 1, (1.55 * columns + 0.2, 1.55 * step * rows + 0.6))
     axes.set(xlim=(-0.02, columns + 0.02), ylim=(rows * step, -0.02), aspect="equal")
-    axes.axis("off")
+    axes.set(xticks=[], yticks=[], frame_on=False)
     axes.set_title(title, fontsize=10)
     for index, (image, (black, red)) in enumerate(zip(images, captions, strict=True)):
         x = index % _EXAMPLES_PER_ROW + 0.04
@@ -472,9 +476,7 @@ def examples(path: Path, images: Array, captions: Sequence[tuple[str, str]], tit
 def image_at(axes: Axes, image: Array, extent: tuple[float, float, float, float]) -> None:
     """Draws an image (H, W, C) into a part of the axes: in color if it has 3 or 4 channels, else its first in gray."""
     values = image.astype(np.float64) / (255.0 if image.dtype == np.uint8 else 1.0)
-    low = float(values.min(initial=0.0))
-    high = float(values.max(initial=0.0))
-    if low < 0.0 or high > 1.0:
+    if values.min(initial=0.0) < 0.0 or values.max(initial=0.0) > 1.0:
         # Standardized, or of a type with other bounds.
         values = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
     shown = values if values.shape[-1] in (3, 4) else values[..., 0]

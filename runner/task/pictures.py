@@ -69,7 +69,8 @@ def confusion(
             text += f"\n{shares[row, column]:.1%}"
         else:
             look = {"color": figures.ink(image.cmap(image.norm(shares[row, column]))), "weight": "bold"}
-        axes.text(column, row, text, ha="center", va="center", fontsize=8, zorder=3, **look)
+        # Inside its cell, so the layout need not measure it.
+        axes.text(column, row, text, ha="center", va="center", fontsize=8, zorder=3, in_layout=False, **look)
     figures.save(figure, path)
 
 
