@@ -64,13 +64,7 @@ def _constant(ops: Any, value: Array, like: Tensor) -> Tensor:
 
 
 def attend(
-    ops: Any,
-    q_bthk: Tensor,
-    k_bsgk: Tensor,
-    v_bsgk: Tensor,
-    segments_bt: Tensor | None,
-    *,
-    on_jax: bool,
+    ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None, *, on_jax: bool
 ) -> Tensor:
     """Returns softmax(q k^T / sqrt(K)) v, (B, T, H, K).
 

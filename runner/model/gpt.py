@@ -101,8 +101,9 @@ def build(
         for index in range(depth):
             x = bind(Block, keras)(sizes, name=f"block_{index}")(x, **segments)
     x = make_norm(keras, sizes, "norm")(x)
-    is_fused = on_jax if fused_head is None else fused_head
-    head = bind(Head, keras)(outputs.units, tied=tied, fused=is_fused, name="head")
+    if fused_head is None:
+        fused_head = on_jax
+    head = bind(Head, keras)(outputs.units, tied=tied, fused=fused_head, name="head")
     return keras.Model(taken, head(x, *head_arguments), name="gpt")
 
 

@@ -190,9 +190,9 @@ def _check_heads(options: Mapping[str, Any]) -> None:
         raise invalid("model.key_value_heads", options["key_value_heads"], problem=problem, fix=fix)
     if is_rotary and (head_dim or dim // heads) % 2:
         problem = f"needs an even size per head, but it is {head_dim or dim // heads}: RoPE rotates pairs"
-        fix = (
-            f"set model.dim={_round_up(dim, 2 * heads)}" if head_dim is None else f"set model.head_dim={head_dim + 1}"
-        )
+        fix = f"set model.dim={_round_up(dim, 2 * heads)}"
+        if head_dim is not None:
+            fix = f"set model.head_dim={head_dim + 1}"
         raise invalid("model.positions", "rotary", problem=problem, fix=f"{fix}, or model.positions=learned")
 
 

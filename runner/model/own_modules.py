@@ -65,8 +65,10 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Returns the spec of the next finders; a user's module, or a library in one, is executed by `_execute`."""
-        specs = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((found for found in specs if found is not None), None)
+        spec = None
+        for finder in sys.meta_path:
+            if spec is None and finder is not self:
+                spec = finder.find_spec(fullname, path, target)
         # The loader of a built-in module is a class, and one of the old protocol has no `exec_module`.
         if spec is None or not isinstance(spec.loader, Loader) or not hasattr(spec.loader, "exec_module"):
             return spec
@@ -130,6 +132,7 @@ def watch(seed: int, own: Collection[str] = ()) -> None:
 
     Packages in `own` are the user's although they are installed.
     """
-    for finder in [finder for finder in sys.meta_path if isinstance(finder, _Finder)]:
-        sys.meta_path.remove(finder)
+    for finder in list(sys.meta_path):
+        if isinstance(finder, _Finder):
+            sys.meta_path.remove(finder)
     sys.meta_path.insert(0, _Finder(seed, own))

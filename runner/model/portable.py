@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import types
+from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,6 +58,18 @@ def ops_of(keras: Any) -> Any:
         sigmoid=tf.math.sigmoid,
         tanh=tf.math.tanh,
     )
+
+
+def flat(value: Any) -> list[Any]:
+    """Returns the leaves of nested mappings, lists and tuples, in order."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return [value]
+    leaves = []
+    for part in value:
+        leaves += flat(part)
+    return leaves
 
 
 class PortableLayer:

@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 
+from runner.model.portable import flat
 from runner.task.base import Task
 
 # Layers and operations that change where pixels are, not their scale. Names without `_`, in lower case.
@@ -85,7 +86,11 @@ def _verdict(layer: Any, inputs: Sequence[Any] = ()) -> Verdict:
     if "Rescaling" in names or "ImageConverter" in names:
         scale = getattr(layer, "scale", None)
         offset = getattr(layer, "offset", None)
-        return _of_scale(1.0 if scale is None else scale, 0.0 if offset is None else offset)
+        if scale is None:
+            scale = 1.0
+        if offset is None:
+            offset = 0.0
+        return _of_scale(scale, offset)
     if "Normalization" in names:
         return _of_normalization(layer)
     if not _IDS.isdisjoint(names):
@@ -187,7 +192,7 @@ def _of_unordered(layers: Sequence[Any]) -> Verdict:
         if verdict and "Rescaling" in _names(layer):
             verdict = _of_scale(layer.scale, layer.offset, largest=_STRONG)
         verdicts.append(verdict)
-    if all(verdict is None for verdict in verdicts):
+    if set(verdicts) == {None}:
         return None
     return any(verdicts)
 
@@ -231,29 +236,19 @@ def _of_graph(model: Any, tensors: Sequence[Any]) -> Verdict:
                 new = [one for one in outputs if id(one) not in seen]
                 waiting += new
                 seen.update(map(id, new))
-    return False if computes else None
+    if computes:
+        return False
+    return None
 
 
 def _calls(model: Any) -> Iterable[tuple[Any, list[Any], list[Any], list[Any]]]:
     for operation in getattr(model, "operations", model.layers):
         for node in operation._inbound_nodes:
             if hasattr(node, "input_tensors") and hasattr(node, "arguments"):
-                yield operation, list(node.input_tensors), list(node.outputs), _flat(node.arguments.args)
+                yield operation, list(node.input_tensors), list(node.outputs), flat(node.arguments.args)
             elif hasattr(node, "keras_inputs"):
-                yield (
-                    operation,
-                    list(node.keras_inputs),
-                    _flat(node.outputs),
-                    _flat([node.call_args, node.call_kwargs]),
-                )
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [leaf for entry in value for leaf in _flat(entry)]
-    return [value]
+                arguments = flat([node.call_args, node.call_kwargs])
+                yield operation, list(node.keras_inputs), flat(node.outputs), arguments
 
 
 def _of_call(operation: Any, inputs: Sequence[Any], arguments: Sequence[Any]) -> Verdict:
@@ -271,9 +266,13 @@ def _of_call(operation: Any, inputs: Sequence[Any], arguments: Sequence[Any]) ->
             return _of_scale(constant, 0.0)
         if kind in _ADD:
             return _of_scale(1.0, constant)
+        if kind in _SUBTRACT and is_first:
+            return _of_scale(-1.0, constant)
         if kind in _SUBTRACT:
-            return _of_scale(-1.0, constant) if is_first else _of_scale(1.0, -constant)
-        return False if is_first or constant == 0.0 else _of_scale(1.0 / constant, 0.0)
+            return _of_scale(1.0, -constant)
+        if is_first or constant == 0.0:
+            return False
+        return _of_scale(1.0 / constant, 0.0)
     if kind in _MOVES:
         return None
     return _verdict(operation)

@@ -77,7 +77,7 @@ class Blocks(PortableLayer):
         block, stacks = self.block_and_stacks()
         sizes = self.sizes
         ops = self.ops
-        stacked_values = [ops.convert_to_tensor(stacked) for stacked in stacks]
+        stacked_values = list(map(ops.convert_to_tensor, stacks))
         stacked_masks = None
         masks = dropout_masks(ops, self.dropouts, x_btd, sizes, training=training)
         if masks:

@@ -302,8 +302,9 @@ class Head(PortableLayer):
     def call(self, x_btd: Tensor, table: Tensor = None) -> Any:
         """Returns the logits; if `fused` {"hidden": (B, T, D), "head": (D, V)}."""
         if self.fused:
-            head = self.ops.transpose(table, (1, 0)) if self.tied else self.ops.convert_to_tensor(self.kernel)
-            return {"hidden": x_btd, "head": head}
+            if self.tied:
+                return {"hidden": x_btd, "head": self.ops.transpose(table, (1, 0))}
+            return {"hidden": x_btd, "head": self.ops.convert_to_tensor(self.kernel)}
         if self.tied:
             return self.ops.einsum("btd,vd->btv", x_btd, table)
         return self.ops.einsum("btd,dv->btv", x_btd, self.kernel)

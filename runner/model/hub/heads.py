@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import did_you_mean
 from runner.host.late import late
-from runner.model.portable import PortableLayer, Tensor, bind
+from runner.model.portable import PortableLayer, Tensor, bind, flat
 
 if TYPE_CHECKING:
     from runner.model.hub import private
@@ -117,7 +117,7 @@ def _token_logits(keras: Any, backbone: Any, outputs: Any, tokens: int, units: i
 
     They are a product with the transposed embeddings if these have the right shape, else the output of a dense layer.
     """
-    tensors = _tensors(outputs)
+    tensors = flat(outputs)
     hidden = [x for x in tensors if len(x.shape) == 3 and x.shape[1] == tokens]
     if not hidden:
         shapes = ", ".join(str(list(x.shape[1:])) for x in tensors)
@@ -134,7 +134,7 @@ def _token_logits(keras: Any, backbone: Any, outputs: Any, tokens: int, units: i
 
 
 def _pooled(keras: Any, outputs: Any) -> Tensor:
-    tensors = _tensors(outputs)
+    tensors = flat(outputs)
     vectors = []
     for x in tensors:
         has_features = len(x.shape) > 1 and x.shape[-1] is not None and "int" not in str(x.dtype)
@@ -149,14 +149,3 @@ def _pooled(keras: Any, outputs: Any) -> Tensor:
     if len(vectors) == 1:
         return vectors[0]
     return keras.ops.concatenate(vectors, axis=-1)
-
-
-def _tensors(outputs: Any) -> list[Tensor]:
-    if isinstance(outputs, Mapping):
-        outputs = list(outputs.values())
-    if not isinstance(outputs, list | tuple):
-        return [outputs]
-    tensors = []
-    for part in outputs:
-        tensors += _tensors(part)
-    return tensors

@@ -74,12 +74,13 @@ def _token_ids(arrays: Mapping[str, Any]) -> Any:
     """Returns the array of token ids (B, T): `tokens`, or the only row of integers; None: there is none."""
     if TOKENS in arrays:
         return arrays[TOKENS]
-    rows = [
-        array
-        for name, array in arrays.items()
-        if name != SEGMENTS and len(array.shape) == 2 and np.dtype(array.dtype).kind in "iu"
-    ]
-    return rows[0] if len(rows) == 1 else None
+    rows = []
+    for name, array in arrays.items():
+        if name != SEGMENTS and len(array.shape) == 2 and np.dtype(array.dtype).kind in "iu":
+            rows.append(array)
+    if len(rows) == 1:
+        return rows[0]
+    return None
 
 
 def _derived(keras: Any, key: str, arrays: Mapping[str, Any], dtype: str) -> Any:
