@@ -193,7 +193,6 @@ def _boolean(value: object) -> bool:
 
 
 def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> ConfigError:
-    """Returns the error for a value of a wrong type, of a field or of an entry of it."""
     fix = fix_of(None, spec, field_key, misfit.key)
     # A field without a default or an example gets an example of its type.
     if default_or_example(spec) is None and misfit.key == field_key:
@@ -207,7 +206,6 @@ def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> Con
 
 
 def _no_keys(kind: type, value: object, key: str) -> ConfigError:
-    """Returns the error for a value that must be a mapping with certain keys."""
     # In YAML, the entries of `options` are written next to the others.
     names = [name for name in fields_of(kind) if name != "options"]
     fix = f"write {key}.{_likely_entry(kind, value)}"

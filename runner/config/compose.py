@@ -96,8 +96,9 @@ def each_composed(change: Callable[[DictConfig], None]) -> Iterator[None]:
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        switches = (with_log_configuration, from_shell, validate_sweep_overrides)
-        config = original(application, config_name, overrides, run_mode, *switches)
+        config = original(
+            application, config_name, overrides, run_mode, with_log_configuration, from_shell, validate_sweep_overrides
+        )
         change(config)
         return config
 

@@ -31,7 +31,7 @@ _named: set[str] = set()
 def check(key: str, path: str) -> None:
     """Rejects, by a ConfigError with the key, what is no import path, or has a first package that is not there."""
     module = path.rpartition(".")[0]
-    if not module or not all(part.isidentifier() for part in path.split(".")):
+    if not module or not all(map(str.isidentifier, path.split("."))):
         raise invalid(key, path or "''", problem="must be an import path with a dot", fix=_FIX)
     package = module.partition(".")[0]
     if _spec(package) is None and package not in sys.modules:
@@ -53,8 +53,10 @@ def source_of(path: str) -> Path | None:
         return None
     candidates = [Path(spec.origin or "")]
     if rest:
-        folders = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
-        candidates = [file for folder in folders for file in (folder / "__init__.py", folder.with_suffix(".py"))]
+        candidates = []
+        for location in spec.submodule_search_locations or ():
+            folder = Path(location, *rest)
+            candidates += [folder / "__init__.py", folder.with_suffix(".py")]
     return next((file for file in candidates if file.suffix == ".py" and file.is_file()), None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from omegaconf import Container, DictConfig, OmegaConf, flag_override, open_dict, read_write
@@ -38,7 +38,7 @@ _SECRET_KEY = re.compile(
 
 def hide_arguments(arguments: Sequence[str]) -> list[str]:
     """Returns a command line with its URIs masked; `reveal` returns the originals."""
-    return [_hide_argument(argument) for argument in arguments]
+    return list(map(_hide_argument, arguments))
 
 
 def _hide_argument(argument: str) -> str:
@@ -83,7 +83,10 @@ def hide_config(config: DictConfig) -> None:
     with read_write(overrides), read_write(job):
         for node, name in ((overrides, "task"), (overrides, "hydra"), (job, "override_dirname")):
             value = OmegaConf.to_container(node, resolve=False)[name]  # type: ignore[index,call-overload]
-            node[name] = masked(value) if isinstance(value, str) else [masked(str(text)) for text in value]
+            if isinstance(value, str):
+                node[name] = masked(value)
+            else:
+                node[name] = list(map(masked, map(str, value)))
     # Libraries may record sys.argv.
     sys.argv[1:] = map(masked, sys.argv[1:])
     session.current().arguments = tuple(map(masked, session.current().arguments))
@@ -129,7 +132,10 @@ def mask_printed(config: DictConfig) -> None:
 
 def _entries(node: Any) -> Iterator[tuple[Container, Any]]:
     """Yields node and key of each value below a node that is no container."""
-    for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
+    keys: Iterable[Any] = range(len(node))
+    if isinstance(node, DictConfig):
+        keys = list(node)
+    for key in keys:
         child = node._get_node(key)
         is_special = child._is_none() or child._is_interpolation() or child._is_missing()
         if isinstance(child, Container) and not is_special:

@@ -101,12 +101,7 @@ def _task(content: dict[str, Any]) -> dict[str, Any]:
         target = []
     if _OUTPUTS in options:
         target = _target_of_outputs(target, options[_OUTPUTS])
-    return {
-        **own_values,
-        "target": target,
-        "inputs": _as_list(content.get("inputs")),
-        "options": options,
-    }
+    return {**own_values, "target": target, "inputs": _as_list(content.get("inputs")), "options": options}
 
 
 def _typed_options(
@@ -134,7 +129,6 @@ def _typed_options(
 
 
 def _outputs(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the outputs of a task of several as their dataclass has them."""
     own = list(fields_of(OutputConfig))
     own.remove("options")
     outputs: dict[str, Any] = {}

@@ -55,7 +55,6 @@ def _is_address(value: str) -> bool:
 
 
 def _name_problem(value: str) -> str | None:
-    """Returns what is wrong with the name of a run, or None."""
     # The folder of its checkpoints has this name, and `run=<name>` has to mean this run alone.
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", value):
         return "must be letters, digits, '_', '-' and '.', at most 100"

@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import (
-    NOT_EMPTY,
-    checked,
-    choice,
-    file_path,
-    integer,
-    number,
-    text,
-    valid_if,
-)
+from runner.config.fields import NOT_EMPTY, checked, choice, file_path, integer, number, text, valid_if
 
-DOCUMENTS = APART, JOINED = ("apart", "joined")
+APART = "apart"
+JOINED = "joined"
+DOCUMENTS = (APART, JOINED)
 # The tokenizer whose tokens are bytes.
 BYTES = "bytes"
 # Tokens of a row if the config says nothing.
@@ -53,7 +46,6 @@ def _is_standardize(value: object) -> bool:
 
 
 def _are_parts(value: object) -> bool:
-    """Returns whether a value has the form of `dataset.parts`."""
     return isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value)
 
 

@@ -38,16 +38,10 @@ class TaskConfig:
     inputs: list[str] | None = None
     example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    scale_images: Any = checked(
-        "auto",
-        whole=_SCALE,
-        rule="auto, true or false",
-        example="auto",
-    )
+    scale_images: Any = checked("auto", whole=_SCALE, rule="auto, true or false", example="auto")
 
 
 def _classes_problem(classes: object) -> str | None:
-    """Returns what is wrong with a number of classes, or with their names, or None."""
     if not isinstance(classes, list):
         return _count_problem(classes)
     if not all(isinstance(name, str | int) for name in classes):
@@ -66,7 +60,6 @@ def _count_problem(count: object) -> str | None:
 
 
 def _class_weights_problem(weights: object) -> str | None:
-    """Returns what is wrong with class weights, or None."""
     if weights == "balanced":
         return None
     if isinstance(weights, list):
@@ -113,12 +106,7 @@ class KerasChoices:
 
     from_logits: bool = True
     loss: str | None = None
-    loss_options: Any = checked(
-        None,
-        whole=_MAPPING,
-        rule="mapping from options to values",
-        example={"gamma": 2.0},
-    )
+    loss_options: Any = checked(None, whole=_MAPPING, rule="mapping from options to values", example={"gamma": 2.0})
     metrics: Any = checked(None, whole=_metrics_problem, rule="list of Keras metrics", example=["AUC"])
 
 
@@ -287,7 +275,6 @@ class CompiledOptions:
 
 
 def _outputs_problem(outputs: object) -> str | None:
-    """Returns what is wrong with the outputs of a task of several, or None."""
     assert isinstance(outputs, dict)
     if len(outputs) < 2:
         return f"needs at least two outputs of the model, but has {len(outputs) or 'none'}"

@@ -79,8 +79,11 @@ def arranged(overrides: Sequence[str]) -> Iterator[str]:
     Raises:
       ConfigError: there is no such size.
     """
-    models = [text.partition("=")[2] for text in overrides if text.startswith("model=")]
-    group = _SIZES.get(models[-1]) if models else None
+    group = None
+    # Of several models the last counts.
+    for text in overrides:
+        if text.startswith("model="):
+            group = _SIZES.get(text.removeprefix("model="))
     for text in overrides:
         if text.startswith(_SIZE):
             text = _sized(text, group)

@@ -41,7 +41,10 @@ def problem(url: str) -> str | None:
     bucket, _, key = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
         return f"must name a {_SCHEMES[scheme]} after {scheme}://"
-    for part in key.removesuffix("/").split("/") if key else []:
+    parts = []
+    if key:
+        parts = key.removesuffix("/").split("/")
+    for part in parts:
         if part in ("", ".", "..") or not _KEY.fullmatch(part):
             return "must have names of letters, digits, spaces and - _ . , + = @ between slashes"
     if find_spec(_PACKAGE) is None:

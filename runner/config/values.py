@@ -65,7 +65,6 @@ def _invalid(problem: str, value: object, spec: Field[Any], field_key: str, key:
 
 
 def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
-    """Returns what is wrong with the whole value of a field, or None."""
     if constraint.entry_names and len(value) != len(constraint.entry_names):
         return f"must be [{', '.join(constraint.entry_names)}]"
     if constraint.whole is None:
