@@ -45,7 +45,9 @@ def is_bytes(spec: ArraySpec) -> bool:
 def model_dtype(spec: ArraySpec) -> str:
     """Returns the dtype of an array as a model's input: float32 for floats, bools and images, else its own."""
     is_float_or_bool = np.dtype(spec.dtype).kind in "bf"
-    return "float32" if is_bytes(spec) or is_float_or_bool else spec.dtype
+    if is_bytes(spec) or is_float_or_bool:
+        return "float32"
+    return spec.dtype
 
 
 def named_outputs(outputs: Outputs) -> dict[str, Tensor]:
@@ -53,19 +55,17 @@ def named_outputs(outputs: Outputs) -> dict[str, Tensor]:
 
     Keras gives them these names when it exports a model. The names of nested outputs are joined by `_`.
     """
-    if isinstance(outputs, Mapping):
-        items = [(str(name), value) for name, value in outputs.items()]
-    elif isinstance(outputs, list | tuple):
-        items = [(f"output_{index}", value) for index, value in enumerate(outputs)]
-    else:
+    if not isinstance(outputs, Mapping | list | tuple):
         return {"outputs": outputs}
+    if not isinstance(outputs, Mapping):
+        outputs = {f"output_{index}": value for index, value in enumerate(outputs)}
     flat: dict[str, Tensor] = {}
-    for name, value in items:
+    for name, value in outputs.items():
         if isinstance(value, Mapping | list | tuple):
             for inner_name, tensor in named_outputs(value).items():
                 flat[f"{name}_{inner_name}"] = tensor
         else:
-            flat[name] = value
+            flat[str(name)] = value
     return flat
 
 
@@ -217,6 +217,14 @@ class Task(ABC):
         return task
 
     @property
+    def first_image(self) -> str | None:
+        """Name of the first input that is an image; None: none is."""
+        for name in self.input_names:
+            if self.arrays[name].is_image:
+                return name
+        return None
+
+    @property
     def byte_images(self) -> list[str]:
         """Names of the inputs that are images of bytes."""
         return [name for name in self.input_names if is_bytes(self.arrays[name])]
@@ -231,10 +239,14 @@ class Task(ABC):
         """The line of a run that says what the model gets for the bytes of images; empty without any."""
         if not self.byte_images:
             return ""
-        why = "" if self.scales_by_model else f" (task.scale_images={str(self.scale_images).lower()})"
+        given = "divided by 255"
+        why = ", as no first layer rescales them (task.scale_images=auto)"
         if self.scale_images is False:
-            return f"images: bytes of 0 to 255{why or ', which the model rescales (task.scale_images=auto)'}"
-        return f"images: bytes divided by 255{why or ', as no first layer rescales them (task.scale_images=auto)'}"
+            given = "of 0 to 255"
+            why = ", which the model rescales (task.scale_images=auto)"
+        if not self.scales_by_model:
+            why = f" (task.scale_images={str(self.scale_images).lower()})"
+        return f"images: bytes {given}{why}"
 
     def inputs(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the model's inputs: the array of a single input, or several arrays by name; images as it takes them.
@@ -243,7 +255,9 @@ class Task(ABC):
           batch: arrays (B, ...) by name.
         """
         scaled = {name: self._scaled(ops, name, batch[name]) for name in self.input_names}
-        return scaled if len(scaled) > 1 else scaled[self.input_names[0]]
+        if len(scaled) > 1:
+            return scaled
+        return scaled[self.input_names[0]]
 
     def _scaled(self, ops: Arrays, name: str, array: Tensor) -> Tensor:
         """Returns floats as float32, the bytes of an image in [0, 1] or as they are, and integers unchanged."""
@@ -256,8 +270,11 @@ class Task(ABC):
 
     def input_specs(self) -> dict[str, ArraySpec]:
         """Returns the specs of the model's inputs by name, with the dtypes that the model takes."""
-        specs = {name: self.arrays[name] for name in self.input_names}
-        return {name: replace(spec, dtype=model_dtype(spec)) for name, spec in specs.items()}
+        specs = {}
+        for name in self.input_names:
+            spec = self.arrays[name]
+            specs[name] = replace(spec, dtype=model_dtype(spec))
+        return specs
 
     def weights(self, batch: Batch) -> Array:
         """Returns float32 (..., B), the weight of each example in the means of a step: its number of loss terms.

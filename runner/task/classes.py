@@ -10,7 +10,6 @@ import numpy as np
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import did_you_mean, invalid, listed
 from runner.task.base import TaskData
-from runner.task.supervised import required_train_split
 
 _KEY = "task.classes"
 _WEIGHTS_KEY = "task.class_weights"
@@ -35,7 +34,7 @@ def names_of(setting: Any, spec: ArraySpec, data: TaskData, count: Callable[[], 
         number = int(data.constants[COUNT][0])
     else:
         number = count()
-    return tuple(str(label) for label in range(number))
+    return tuple(map(str, range(number)))
 
 
 def known_labels(train: DataSource | None, target: str) -> Array:
@@ -44,11 +43,12 @@ def known_labels(train: DataSource | None, target: str) -> Array:
     Raises:
       ConfigError: the split is not known, or can't be read as a whole.
     """
-    labels = None if train is None else train.column(target)
-    if labels is None:
-        problem = f"needs the number of classes, which array {target} does not show"
-        raise invalid(_KEY, None, problem=problem, fix=f"set it, such as {_KEY}=10")
-    return labels
+    if train is not None:
+        labels = train.column(target)
+        if labels is not None:
+            return labels
+    problem = f"needs the number of classes, which array {target} does not show"
+    raise invalid(_KEY, None, problem=problem, fix=f"set it, such as {_KEY}=10")
 
 
 def whole(labels: Array, target: str) -> Array:
@@ -99,15 +99,19 @@ def weights_of(
     if setting == _BALANCED:
         weights = list(data.constants.get(WEIGHTS, ()))
         if not weights:
-            weights = balanced(count(required_train_split(_WEIGHTS_KEY, setting, data.train)))
+            if data.train is None:
+                problem = "is computed from the train split, which is not loaded here"
+                raise invalid(_WEIGHTS_KEY, setting, problem=problem, fix="remove it")
+            weights = balanced(count(data.train))
         return weights, {WEIGHTS: weights}
     if isinstance(setting, Mapping):
-        for name in setting:
+        weight_of = dict.fromkeys(names, 1.0)
+        for name, weight in setting.items():
             if str(name) not in names:
                 fix = did_you_mean(str(name), names, f"name one of {listed(names)}")
-                raise invalid(f"{_WEIGHTS_KEY}.{name}", setting[name], problem="unknown class", fix=fix)
-        weight_of = {str(name): float(weight) for name, weight in setting.items()}
-        return [weight_of.get(name, 1.0) for name in names], {}
+                raise invalid(f"{_WEIGHTS_KEY}.{name}", weight, problem="unknown class", fix=fix)
+            weight_of[str(name)] = float(weight)
+        return [weight_of[name] for name in names], {}
     if len(setting) != len(names):
         fix = "list one weight per class, or map class names to weights, such as {cat: 2.0}"
         raise invalid(_WEIGHTS_KEY, setting, problem=f"needs {len(names)} weights, one per class", fix=fix)
@@ -118,4 +122,4 @@ def balanced(examples: Array) -> list[float]:
     """Returns examples / (classes * examples of the class) of counts (C,); classes without examples have 1."""
     has_examples = examples > 0
     weights = examples.sum() / (has_examples.sum() * np.where(has_examples, examples, 1))
-    return [float(weight) for weight in np.where(has_examples, weights, 1.0)]
+    return list(map(float, np.where(has_examples, weights, 1.0)))

@@ -99,7 +99,9 @@ class Classification(Supervised):
         setting = self._options.classes
         names = classes.names_of(setting, spec, data, lambda: self._count_classes(spec, data.train))
         if self._has_probabilities and len(names) != spec.shape[0]:
-            source = "the dataset names" if setting is None else "task.classes has"
+            source = "task.classes has"
+            if setting is None:
+                source = "the dataset names"
             problem = f"has {spec.shape[0]} probabilities per example, but {source} {len(names)} classes"
             raise invalid("task.target", self._target, problem=problem, fix=f"set task.classes={spec.shape[0]}")
         # `task.classes` has at least 2, so only a dataset's own names are too few.
@@ -240,7 +242,10 @@ class Classification(Supervised):
         names = self.class_names
         count = len(outputs)
         labels = read_columns(source, [self._target], count)[self._target]
-        labels = labels.argmax(-1) if self._has_probabilities else labels.reshape(-1).astype(np.int64)
+        if self._has_probabilities:
+            labels = labels.argmax(-1)
+        else:
+            labels = labels.reshape(-1).astype(np.int64)
         outputs = self._probabilities_of(numpy_functions(np), outputs.astype(np.float64))
         predicted = outputs.argmax(axis=1)
         probability = outputs.max(axis=1)
@@ -254,7 +259,7 @@ class Classification(Supervised):
             certainty = float(probability[example])
             rows.append((example, label_name, predicted_name, certainty))
             captions.append((figures.short(label_name), f"{figures.short(predicted_name, _LONGEST)}, {certainty:.1%}"))
-        image = next((name for name in self.input_names if self.arrays[name].is_image), None)
+        image = self.first_image
         if image is None:
             columns = ("example", "label", "predicted", "probability")
             return Report({}, {"most confidently wrong": (columns, rows)})

@@ -80,8 +80,10 @@ def functions_of(options: CustomOptions) -> list[UserFunction]:
     module = options.target.rpartition(".")[0]
     for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
         for path in paths:
-            whole_path = path if "." in path else f"{module}.{path}"
-            functions.append(UserFunction(f"task.{direction}", whole_path, path.rpartition(".")[2], direction))
+            name = path.rpartition(".")[2]
+            if name == path:
+                path = f"{module}.{name}"
+            functions.append(UserFunction(f"task.{direction}", path, name, direction))
     return functions
 
 
@@ -140,7 +142,9 @@ class Custom(OfUser):
         names = set()
         for function in functions_of(options):
             if function.name in names:
-                owner = "the loss" if function.name == LOSS else "another metric"
+                owner = "another metric"
+                if function.name == LOSS:
+                    owner = "the loss"
                 problem = f"a metric is named after its function, and {owner} is named {function.name}"
                 raise invalid(function.key, function.path, problem=problem, fix="rename the function")
             names.add(function.name)
@@ -158,7 +162,9 @@ class Custom(OfUser):
         for name, array in batch.items():
             spec = self.arrays.get(name)
             is_float = spec is not None and not spec.is_image and model_dtype(spec) == "float32"
-            arrays[name] = ops.cast(array, "float32") if is_float else array
+            if is_float:
+                array = ops.cast(array, "float32")
+            arrays[name] = array
         return arrays
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -170,10 +176,12 @@ class Custom(OfUser):
         return {metric.name: metric(ops, outputs, arrays) for metric in self._user_metrics}
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        values = self.metrics(ops, outputs, batch)
-        totals = {name: counted(ops, batch, value_b, [0]) for name, value_b in values.items()}
+        totals = {}
+        for name, value_b in self.metrics(ops, outputs, batch).items():
+            totals[name] = counted(ops, batch, value_b, [0])
         is_real_b = ops.greater(batch[WEIGHT], 0.0)
-        return {**totals, EXAMPLES: ops.sum(ops.cast(is_real_b, "float32"))}
+        totals[EXAMPLES] = ops.sum(ops.cast(is_real_b, "float32"))
+        return totals
 
 
 class StepTask(OfUser):

@@ -36,7 +36,7 @@ def sample_tokens(
     Sampling, 2014, section 2).
     """
     rows = np.zeros((len(prompts), length), np.int32)
-    lengths = np.array([len(prompt) for prompt in prompts])
+    lengths = np.array(list(map(len, prompts)))
     ends = lengths + np.asarray(counts)
     for row, prompt in zip(rows, prompts, strict=True):
         row[: len(prompt)] = prompt
@@ -93,7 +93,9 @@ def _default_prompt(vocabulary: Vocabulary, *, of_ends: bool) -> Array:
     if of_ends and vocabulary.end is not None:
         return np.array([vocabulary.end], np.int32)
     new_line = _encoded("\n", vocabulary)
-    return new_line if len(new_line) else np.zeros(1, np.int32)
+    if len(new_line):
+        return new_line
+    return np.zeros(1, np.int32)
 
 
 def _encoded(text: str, vocabulary: Vocabulary) -> Array:

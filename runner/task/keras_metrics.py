@@ -181,20 +181,22 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str) -> Requested:
     """Returns a metric of its name and options; see `requested`. Keras checks the options that it takes."""
     fitting = [name for name, known in KINDS.items() if targets in known.targets]
     if kind not in fitting:
-        problem = "does not fit the targets of the task" if kind in KINDS else "is not a Keras metric that runs have"
+        problem = "is not a Keras metric that runs have"
+        if kind in KINDS:
+            problem = "does not fit the targets of the task"
         fix = did_you_mean(kind, fitting, "see keras.io/api/metrics.")
         raise invalid(KEY, kind, problem=problem, fix=f"{fix} The task has {listed(fitting)}")
     for option in _SET_BY_TASK:
         if option in content:
             raise invalid(f"{KEY}.{kind}.{option}", content[option], problem="is set by the task", fix="remove it")
-    name = content.get("name", KINDS[kind].name)
+    options = dict(content)
+    name = options.pop("name", KINDS[kind].name)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         problem = "must consist of letters, digits and _, and begin with a letter"
         raise invalid(f"{KEY}.{kind}.name", name, problem=problem, fix=f"use a name such as my_{KINDS[kind].name}")
-    weighted = content.get("weighted", False)
+    weighted = options.pop("weighted", False)
     if not isinstance(weighted, bool):
         raise invalid(f"{KEY}.{kind}.weighted", weighted, problem="must be true or false", fix="set one of these")
-    options = {option: value for option, value in content.items() if option not in ("name", "weighted")}
     if kind in ("F1Score", "FBetaScore"):
         # Keras's default is one number per class.
         options = {"average": "macro", **options}
@@ -227,13 +229,8 @@ class KerasMetrics:
             if metric.kind in ("F1Score", "FBetaScore") and metric.options.get("threshold") is None and size == 1:
                 problem = "the largest output is always positive, as there is one column"
                 raise invalid(f"{metric.key}.threshold", None, problem=problem, fix="set a threshold, such as 0.5")
-            # An index that is out of range would be the last one in JAX.
-            for option in ("class_id", "target_class_ids"):
-                chosen = metric.options.get(option, 0) if metric.kind != "BinaryIoU" else 0
-                for index in chosen if isinstance(chosen, Sequence) else [chosen]:
-                    if isinstance(index, int) and not 0 <= index < size:
-                        problem = f"the target has {size} classes, 0 to {size - 1}"
-                        raise invalid(f"{metric.key}.{option}", chosen, problem=problem, fix="name one of these")
+            if metric.kind != "BinaryIoU":
+                _check_class_ids(metric, size)
 
     def totals(self, ops: Arrays, compare: Callable[[], Compared]) -> dict[str, Tensor]:
         """Returns the sums of a batch. Raises ConfigError if Keras rejects an option."""
@@ -263,12 +260,24 @@ class KerasMetrics:
         """Returns the metrics over a split, of the sums over all batches."""
         results: dict[str, float] = {}
         for metric, instance in zip(self._requested, self._made or [], strict=True):
-            state = [
-                np.asarray(sums[_sum_name(metric, index)], variable.dtype)
-                for index, variable in enumerate(instance.variables)
-            ]
+            state = []
+            for index, variable in enumerate(instance.variables):
+                state.append(np.asarray(sums[_sum_name(metric, index)], variable.dtype))
             results[metric.name] = float(np.asarray(instance.stateless_result(state), np.float64).reshape(()))
         return results
+
+
+def _check_class_ids(metric: Requested, size: int) -> None:
+    # An index that is out of range would be the last one in JAX.
+    for option in ("class_id", "target_class_ids"):
+        chosen = metric.options.get(option, ())
+        indices = chosen
+        if not isinstance(chosen, Sequence):
+            indices = [chosen]
+        for index in indices:
+            if isinstance(index, int) and not 0 <= index < size:
+                problem = f"the target has {size} classes, 0 to {size - 1}"
+                raise invalid(f"{metric.key}.{option}", chosen, problem=problem, fix="name one of these")
 
 
 def _sum_name(metric: Requested, index: int) -> str:

@@ -15,7 +15,6 @@ from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS
 from runner.errors import ConfigError, invalid
 from runner.task import classes, generation
 from runner.task.base import LOSS, Ask, Outputs, OutputSpec, Shapes, TaskData
-from runner.task.generation import encode_prompt
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.positions import PerPosition, without_roles
 from runner.task.supervised import is_real
@@ -135,7 +134,9 @@ class LanguageModel(PerPosition):
             classes.check_range(tokens, self.units, name, split, _fix_of_token, key=key)
 
     def _tokens_name(self) -> str:
-        return TOKENS if TOKENS in self.input_names else self.input_names[0]
+        if TOKENS in self.input_names:
+            return TOKENS
+        return self.input_names[0]
 
     def _encode_prompt(self, text: str | None, tokens: int | None, keys: tuple[str, str]) -> Array | None:
         """Returns the tokens that samples start with; None: there is no vocabulary to read and write text with."""
@@ -145,7 +146,7 @@ class LanguageModel(PerPosition):
                 raise invalid(keys[0], text, problem=problem, fix=f"remove {keys[0]}")
             return None
         of_ends = self._label_weight is None
-        return encode_prompt(text, tokens, keys, self.vocabulary, self.tokens, of_ends=of_ends)
+        return generation.encode_prompt(text, tokens, keys, self.vocabulary, self.tokens, of_ends=of_ends)
 
     def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1) -> str | None:
         """Returns text that the model samples, greedily and at random; None if the config has no samples."""
@@ -153,13 +154,14 @@ class LanguageModel(PerPosition):
         if options is None or self._prompt is None:
             return None
         temperatures = [0.0]
+        titles = ["greedy"]
         if options.temperature != 0:
             temperatures.append(options.temperature)
+            titles.append(f"temperature {options.temperature:g}")
         prompts = [self._prompt] * len(temperatures)
         texts = self.generate(ask, prompts, options.tokens, temperatures, seed, step, multiple)
         lines = [f"step {step:,}, seed {seed}"]
-        for temperature, text in zip(temperatures, texts, strict=True):
-            title = f"temperature {temperature:g}" if temperature else "greedy"
+        for title, text in zip(titles, texts, strict=True):
             lines += [f"--- {title}", text]
         return "\n".join(lines) + "\n"
 
@@ -169,9 +171,12 @@ class LanguageModel(PerPosition):
         Raises:
           ConfigError: the vocabulary does not take one, or a row has no room for it and `tokens` more.
         """
-        keys = (key, "generate.tokens")
-        encoded = [self._encode_prompt(prompt, tokens, keys) for prompt in prompts]
-        return [prompt for prompt in encoded if prompt is not None]
+        encoded = []
+        for prompt in prompts:
+            start = self._encode_prompt(prompt, tokens, (key, "generate.tokens"))
+            if start is not None:
+                encoded.append(start)
+        return encoded
 
     def generate(
         self,
@@ -221,10 +226,6 @@ class LanguageModel(PerPosition):
             return ops.sum(ops.cast(outputs, "float32") * mark_bt1, axis=1)
         hidden_bd = ops.sum(ops.cast(outputs[HIDDEN], "float32") * mark_bt1, axis=1)
         return ops.matmul(hidden_bd, ops.cast(outputs[HEAD], "float32"))
-
-    def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns int32 (B, T), the next tokens."""
-        return ops.cast(batch[self.label], "int32")
 
     def counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, T), the weight of each label; 0 for padding."""
@@ -293,10 +294,6 @@ class LanguageModel(PerPosition):
             totals[_BYTES] = ops.sum(bytes_bt * counts_bt, axis=-1)
         return totals
 
-    def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the sums over a batch's examples: float64 adds them in the same order on every mesh."""
-        return {name: values.sum() for name, values in totals.items()}
-
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns means over all tokens: perplexity is e to the mean, not a mean of the batches' perplexities."""
         # A split without counted tokens or bytes has metrics of 0, not a division by 0.
@@ -345,4 +342,6 @@ def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_w
         return without_roles(config, arrays, label_weight)
     if SEGMENTS not in arrays:
         return [TOKENS]
-    return [name for name in (TOKENS, SEGMENTS, POSITIONS) if name in arrays]
+    if POSITIONS not in arrays:
+        return [TOKENS, SEGMENTS]
+    return [TOKENS, SEGMENTS, POSITIONS]

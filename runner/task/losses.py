@@ -66,11 +66,6 @@ OF_EXAMPLES = ("dice", "tversky")
 OF_PROBABILITIES = (*WITH_LOGITS, "categorical_generalized_cross_entropy", "kl_divergence", "dice", "tversky")
 
 
-def check(name: str) -> None:
-    """Checks the name of a loss, that of Keras's function. Raises ConfigError if not."""
-    check_name(KEY, name, NAMES)
-
-
 def check_options(content: Mapping[str, Any] | None, own_keys: Sequence[str] = ()) -> None:
     """Checks that no option of a loss, `task.loss_options`, is a key of the task. Raises ConfigError if one is."""
     for option in (*own_keys, "from_logits"):
@@ -86,7 +81,7 @@ def check_chosen(name: str | None, content: Mapping[str, Any] | None) -> None:
       name: `task.loss`; None: the cross-entropy.
     """
     if name is not None:
-        check(name)
+        check_name(KEY, name, NAMES)
         check_options(content, own_keys=("label_smoothing",))
     elif content:
         fix = f"set {KEY}, such as {KEY}={WITH_LOGITS[1]}, or remove {OPTIONS_KEY}"
@@ -105,7 +100,9 @@ def named(name: str, *, from_logits: bool = False, options: Mapping[str, Any] | 
         return lambda ops, target, output: ops.abs(target - output)
     if name == HUBER and set(options or ()) <= {"delta"}:
         return _huber(**(options or {}))
-    arguments = {**(options or {}), **({"from_logits": True} if from_logits else {})}
+    arguments = dict(options or {})
+    if from_logits:
+        arguments["from_logits"] = True
 
     def of_keras(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
         if name in OF_EXAMPLES:

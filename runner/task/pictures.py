@@ -35,7 +35,9 @@ def confusion(
     count = len(matrix)
     has_names = count <= _MOST_LABELED
     # Inches: named cells are wide enough for their number, others fill a page.
-    size = 3.5 + 0.56 * count if has_names else min(max(0.1 * count, 7.5), 13.0)
+    size = 3.5 + 0.56 * count
+    if not has_names:
+        size = min(max(0.1 * count, 7.5), 13.0)
     figure, axes = figures.subplots(1, 1, (size, size * 0.92))
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     is_diagonal = np.eye(count, dtype=bool)
@@ -53,7 +55,7 @@ def confusion(
     if not has_names:
         figures.save(figure, path)
         return
-    names = [figures.short(name) for name in class_names]
+    names = list(map(figures.short, class_names))
     turned: dict[str, Any] = {"rotation": 45, "ha": "right"} if max(map(len, names)) > 3 else {}
     axes.set_xticks(range(count), names, **turned)
     axes.set_yticks(range(count), names)
@@ -95,7 +97,7 @@ def segmentation(
             axes.set(xticks=[], yticks=[])
     bar = figure.colorbar(shown, ax=list(grid.reshape(-1)), fraction=0.03)
     if len(class_names) <= _MOST_LABELED:
-        bar.set_ticks(range(len(class_names)), labels=[figures.short(name) for name in class_names])
+        bar.set_ticks(range(len(class_names)), labels=list(map(figures.short, class_names)))
     note = "; labels that do not count are white" if (labels < 0).any() else ""
     figure.suptitle(f"the first {count} {split} examples{note}")
     figures.save(figure, path)
@@ -117,9 +119,13 @@ def predicted(path: Path, true: Array, predicted: Array, names: Sequence[str], s
         axes.axis("off")
     for column, axes in enumerate(flat[:shown]):
         pairs = np.stack([true[:, column], predicted[:, column]])
-        x, y = pairs[:, np.isfinite(pairs).all(axis=0)]
-        low = float(min(x.min(initial=np.inf), y.min(initial=np.inf))) if len(x) else 0.0
-        high = float(max(x.max(initial=-np.inf), y.max(initial=-np.inf))) if len(x) else 0.0
+        finite = pairs[:, np.isfinite(pairs).all(axis=0)]
+        x, y = finite
+        low = 0.0
+        high = 0.0
+        if finite.size:
+            low = float(finite.min())
+            high = float(finite.max())
         if low == high:
             # An axis needs a range.
             low -= 0.5

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a task overrides what Task documents
 """One class per position: semantic segmentation of images, tagging of tokens, labels of time steps.
 
 Means are over the counted positions of a step, whatever examples these are in. An example's loss is a sum, and its
@@ -37,6 +38,7 @@ from runner.task.supervised import (
     by_class,
     default_target,
     f1,
+    is_one_number,
     is_real,
     no_array,
     only_shape,
@@ -128,7 +130,10 @@ class PerPosition(Supervised):
             return
         problem = f"needs a label with a weight above 0, but the {split} split has none"
         if low < 0 or not math.isfinite(low + high):
-            problem = f"must have finite numbers of at least 0, but the {split} split has {low if low < 0 else high:g}"
+            wrong = high
+            if low < 0:
+                wrong = low
+            problem = f"must have finite numbers of at least 0, but the {split} split has {wrong:g}"
         raise invalid(_LABEL_WEIGHT, self._label_weight, problem=problem, fix="fix the array, or name another")
 
     def _name_sequence_dims(self) -> None:
@@ -144,7 +149,6 @@ class PerPosition(Supervised):
 
     @property
     def weighs_arrays(self) -> bool:
-        """Whether `weights` reads other arrays than `weight`, which marks padding."""
         return self._label_weight is not None
 
     def weights(self, batch: Batch) -> Array:
@@ -171,6 +175,14 @@ class PerPosition(Supervised):
         if len(array.shape) > 1 + len(self.positions):
             return ops.squeeze(array, -1)
         return array
+
+    def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns int32 (B, *P)."""
+        return ops.cast(self._without_channel(ops, batch[self.label]), "int32")
+
+    def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the sums over a batch's examples: in float64, exact for counts and in one order on every mesh."""
+        return {name: values.sum(0) for name, values in totals.items()}
 
 
 class Positions(PerPosition):
@@ -230,7 +242,7 @@ class Positions(PerPosition):
         if not spatial_shape(spec) or spec.shape == (1,) or np.dtype(spec.dtype).kind not in "biu":
             problem = "must have one integer per position, such as [height, width] or [steps] per example, but its "
             fix = f"store integers, such as {name}.astype('int32'), or set task=regression"
-            if spec.shape in ((), (1,)):
+            if is_one_number(spec):
                 fix = "set task=classification, which has one class per example"
             problem += f"dtype is {spec.dtype} and its shape {list(spec.shape)}"
             raise invalid("task.target", name, problem=problem, fix=fix)
@@ -238,12 +250,15 @@ class Positions(PerPosition):
 
     def _find_masked(self) -> str:
         """Returns the input of integers with one per label, whose zeros an `Embedding(mask_zero=True)` masks."""
-        specs = {name: self.arrays[name] for name in self.input_names}
-        found = [name for name, spec in specs.items() if spec.shape == self.positions and "int" in spec.dtype]
+        found = set()
+        for name in self.input_names:
+            spec = self.arrays[name]
+            if spec.shape == self.positions and "int" in spec.dtype:
+                found.add(name)
         if len(found) != 1:
             problem = f"needs one input of an integer per label, whose zeros are masked, but there are {len(found)}"
             raise invalid(_LABEL_WEIGHT, _MASK, problem=problem, fix="name an array of weights")
-        return found[0]
+        return found.pop()
 
     def _count_classes(self, train: DataSource | None) -> int:
         labels = classes.known_labels(train, self.label)
@@ -278,13 +293,8 @@ class Positions(PerPosition):
         labels = read_columns(train, [self.label])[self.label]
         return np.bincount(self._counted(labels), minlength=len(self.class_names))
 
-    def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns int32 (B, *P)."""
-        return ops.cast(self._without_channel(ops, batch[self.label]), "int32")
-
     @property
     def weighs_arrays(self) -> bool:
-        """Whether `weights` reads other arrays than `weight`, which marks padding."""
         return bool(self._label_weight or self.masked_input) or self._options.ignore_index is not None
 
     def _counts_on_host(self, batch: Batch, shape: tuple[int, ...]) -> Array:
@@ -304,7 +314,6 @@ class Positions(PerPosition):
         return ops.log(losses.clipped(ops, outputs))
 
     def counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, *P), the weight of each label; 0 for padding and for what is not counted."""
         label = self.labels(ops, batch)
         counts = ops.cast(ops.ones_like(label), "float32")
         if self._options.ignore_index is not None:
@@ -363,10 +372,6 @@ class Positions(PerPosition):
         _, right = token_losses(ops, self.logits(ops, outputs), self.labels(ops, batch))
         return {"accuracy": self._summed(ops, right, self.counts(ops, batch))}
 
-    def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the sums over a batch's examples: float64 adds them exactly, however many positions there are."""
-        return {name: values.sum(0) for name, values in totals.items()}
-
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the confusion matrix of each example (B, C, C), whose rows are labels; with many classes its sums.
 
@@ -409,7 +414,8 @@ class Positions(PerPosition):
         count = max(float(occurs.sum()), 1.0)
         metrics = {
             "accuracy": float(ratio(right.sum(), labels.sum())),
-            "mean_iou": float(_iou(right, labels, predicted).sum() / count),
+            # Intersection over union, the Jaccard index.
+            "mean_iou": float(ratio(right, labels + predicted - right).sum() / count),
             "f1_macro": float(f1(right, labels, predicted).sum() / count),
         }
         return {**metrics, **self._keras_metrics.results(totals)}
@@ -439,7 +445,7 @@ class Positions(PerPosition):
                 pictures.confusion, matrix=matrix, class_names=self.class_names, split=split, unit="positions"
             )
         tables: dict[str, Table] = {"classes": _class_table(self.class_names, right, labels, predicted)}
-        image = next((name for name in self.input_names if self.arrays[name].is_image), None)
+        image = self.first_image
         has_grid = len(self.positions) == 2
         if image is not None and has_grid and len(evaluation.outputs):
             count = min(_SHOWN, len(evaluation.outputs))
@@ -460,13 +466,8 @@ def _fix_of_label(label: int) -> str:
     return f"set task.ignore_index={label} if it means no class, or task.classes to the number of classes"
 
 
-def _iou(right: Array, labels: Array, predicted: Array) -> Array:
-    """Returns intersection over union per class (Jaccard index), 0 without any label or prediction."""
-    return ratio(right, labels + predicted - right)
-
-
 def _class_table(names: Sequence[str], right: Array, labels: Array, predicted: Array) -> Table:
-    columns = (
+    rows = zip(
         names,
         shares(right, labels + predicted - right),
         shares(2.0 * right, labels + predicted),
@@ -474,6 +475,6 @@ def _class_table(names: Sequence[str], right: Array, labels: Array, predicted: A
         shares(right, labels),
         as_counts(labels).tolist(),
         as_counts(predicted).tolist(),
+        strict=True,
     )
-    head = ("class", "iou", "f1 (dice)", "precision", "recall", "labels", "predicted")
-    return head, list(zip(*columns, strict=True))
+    return ("class", "iou", "f1 (dice)", "precision", "recall", "labels", "predicted"), list(rows)

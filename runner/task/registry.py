@@ -112,19 +112,23 @@ def entry(config: TaskConfig) -> TaskEntry:
 
 def entries(config: TaskConfig) -> list[TaskEntry]:
     """Returns the entry that a config selects, and those of the tasks that judge its outputs."""
-    return [entry(config), *(entry(output) for output in output_tasks(config).values())]
+    return [entry(config), *map(entry, output_tasks(config).values())]
 
 
 def compares_rows(config: TaskConfig) -> bool:
     """Returns whether the loss, or that of an output, compares the rows of the whole global batch."""
-    compares = any(judging.options.get("whole_batch") for judging in (config, *output_tasks(config).values()))
-    return compares or entry(config).of_model
+    for judging in (config, *output_tasks(config).values()):
+        if judging.options.get("whole_batch"):
+            return True
+    return entry(config).of_model
 
 
 def key_of(config: TaskConfig) -> str:
     """Returns the key and value that chose a task's loss, for errors."""
     target = config.options.get("target")
-    return f"task._target_={target}" if target else f"task={config.name}"
+    if target:
+        return f"task._target_={target}"
+    return f"task={config.name}"
 
 
 def check(config: TaskConfig) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from runner.arrays import Arrays, Tensor
 from runner.arrays import of as numpy_functions
 from runner.config.schema_task import RegressionOptions, TaskConfig
+from runner.config.values import check_name
 from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.host.late import late
@@ -20,14 +21,7 @@ from runner.task import keras_metrics, losses
 from runner.task.base import BRIGHTEST, Evaluation, OutputSpec, Report, Shapes, Table, TaskData, is_bytes
 from runner.task.keras_metrics import Compared
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import (
-    Supervised,
-    check_output,
-    columns,
-    counted,
-    is_real,
-    read_columns,
-)
+from runner.task.supervised import Supervised, check_output, columns, counted, is_one_number, is_real, read_columns
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -53,13 +47,14 @@ class Regression(Supervised):
     @classmethod
     def compared_by(cls, options: RegressionOptions) -> str:
         """Returns what the targets are to Keras's metrics: probabilities with a loss of these, else numbers."""
-        is_of_probabilities = options.loss in losses.OF_PROBABILITIES
-        return keras_metrics.PROBABILITIES if is_of_probabilities else keras_metrics.NUMBERS
+        if options.loss in losses.OF_PROBABILITIES:
+            return keras_metrics.PROBABILITIES
+        return keras_metrics.NUMBERS
 
     @classmethod
     def check_options(cls, options: RegressionOptions) -> None:
         """Checks the names of Keras's loss and metrics, and that logits suit the loss."""
-        losses.check(options.loss)
+        check_name(losses.KEY, options.loss, losses.NAMES)
         losses.check_options(options.loss_options)
         if options.from_logits and options.loss not in losses.WITH_LOGITS:
             problem = f"must be false with task.loss={options.loss}, which takes no logits"
@@ -88,28 +83,27 @@ class Regression(Supervised):
             raise invalid("task.target", targets, problem=problem, fix="name other arrays")
         for name, spec in zip(self.target_names, specs, strict=True):
             # Categories that are numbers are called by these numbers; others are words.
-            are_words = spec.names != tuple(str(index) for index in range(len(spec.names)))
+            are_words = spec.names != tuple(map(str, range(len(spec.names))))
             if not spec.shape and are_words:
                 problem = f"task=regression needs numbers, but it has categories: {', '.join(spec.names[:2])}, ..."
                 fix = "name another array, or set task=classification"
                 raise invalid("task.target", name, problem=problem, fix=fix)
         if len(specs) > 1:
-            if any(spec.shape not in ((), (1,)) for spec in specs):
+            if not all(map(is_one_number, specs)):
                 problem = "task=regression needs one array of any shape, or several of one number per example"
                 raise invalid("task.target", targets, problem=problem, fix="name one array, or store them as one")
             return self.target_names, (len(specs),)
         shape = specs[0].shape or (1,)
         if shape == (1,):
             return self.target_names, shape
-        numbers = tuple(str(index) for index in range(shape[-1]))
-        return tuple(specs[0].names) or numbers, shape
+        return tuple(specs[0].names) or tuple(map(str, range(shape[-1]))), shape
 
     def _read(self, source: DataSource, count: int | None) -> Array:
         """Returns the float64 targets (N, ..., K) of a split."""
         arrays = read_columns(source, self.target_names, count)
         scaled = [np.asarray(arrays[name], np.float64) / self._scale for name in self.target_names]
         if len(scaled) > 1:
-            return np.concatenate([array.reshape(-1, 1) for array in scaled], 1)
+            return np.column_stack(scaled)
         return scaled[0].reshape(-1, *self._shape)
 
     def _target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
@@ -241,5 +235,5 @@ class Regression(Supervised):
 def _largest_errors(true: Array, predicted: Array) -> Table:
     error = predicted - true
     shown = np.argsort(-np.abs(error), kind="stable")[:_MOST_SHOWN]
-    columns = (values.tolist() for values in (shown, true[shown], predicted[shown], error[shown]))
-    return ("example", "true", "predicted", "error"), list(zip(*columns, strict=True))
+    rows = zip(shown.tolist(), true[shown].tolist(), predicted[shown].tolist(), error[shown].tolist(), strict=True)
+    return ("example", "true", "predicted", "error"), list(rows)

@@ -72,6 +72,10 @@ def _of_output(message: str, output: str) -> str:
     return re.sub(r"\bthe model's outputs?\b", f"the model's output {output}", message)
 
 
+def _prefixed(prefix: str, values_by_name: Mapping[str, Value]) -> dict[str, Value]:
+    return {f"{prefix}{name}": value for name, value in values_by_name.items()}
+
+
 def _part(values_by_name: Mapping[str, Value], output: str) -> dict[str, Value]:
     prefix = f"{output}{_OF}"
     return {name.removeprefix(prefix): value for name, value in values_by_name.items() if name.startswith(prefix)}
@@ -91,15 +95,15 @@ class Several(Task):
     def metric_directions(cls, options: SeveralOptions) -> dict[str, str]:
         metrics = {_metric(output, LOSS): MINIMIZE for output in options.outputs}
         for output, config in _outputs(options).items():
-            for name, direction in registry.metric_directions(config).items():
-                metrics[_metric(output, name)] = direction
+            metrics |= _prefixed(f"{output}_", registry.metric_directions(config))
         return metrics
 
     @classmethod
     def step_metric_names(cls, options: SeveralOptions) -> tuple[str, ...]:
         names = [_metric(output, LOSS) for output in options.outputs]
         for output, config in _outputs(options).items():
-            names += [_metric(output, name) for name in registry.step_metric_names(config)]
+            for name in registry.step_metric_names(config):
+                names.append(_metric(output, name))
         return tuple(names)
 
     @classmethod
@@ -124,11 +128,12 @@ class Several(Task):
                     raise invalid(key, config.name, problem=problem, fix="rename one of the two outputs")
 
     def __init__(self, config: TaskConfig, options: SeveralOptions, data: TaskData) -> None:
-        self.loss_weights = {name: output.weight for name, output in options.outputs.items()}
+        self.loss_weights: dict[str, float] = {}
         self.tasks: dict[str, Task] = {}
         configs = output_tasks(config)
         inputs = _inputs(config, configs, data.arrays)
         for name, output_config in configs.items():
+            self.loss_weights[name] = options.outputs[name].weight
             own = TaskConfig(
                 output_config.name, output_config.target, inputs, output_config.example_weight, output_config.options
             )
@@ -142,17 +147,14 @@ class Several(Task):
         self.directions = {LOSS: MINIMIZE, **self.metric_directions(options)}
         self.step_metrics = self.step_metric_names(options)
         self.constants = {}
-        for name, task in self.tasks.items():
-            for key, value in task.constants.items():
-                self.constants[f"{name}{_OF}{key}"] = value
-        tasks = self.tasks.values()
-        self.keeps_outputs = all(task.keeps_outputs for task in tasks)
-        self.tokens = max(task.tokens for task in tasks)
-        self.reads_batch = any(task.reads_batch for task in tasks)
-        self.runs_user_code = any(task.runs_user_code for task in tasks)
         # The terms of each example of weight 1 where these don't depend on its labels.
         self._fixed_terms: dict[str, float] = {}
         for name, task in self.tasks.items():
+            self.constants = {**self.constants, **_prefixed(f"{name}{_OF}", task.constants)}
+            self.keeps_outputs &= task.keeps_outputs
+            self.tokens = max(self.tokens, task.tokens)
+            self.reads_batch |= task.reads_batch
+            self.runs_user_code |= task.runs_user_code
             if not task.weighs_arrays:
                 self._fixed_terms[name] = float(task.weights({WEIGHT: np.ones(1, np.float32)})[0])
 
@@ -220,24 +222,22 @@ class Several(Task):
             own = task.totals(ops, by_name[name], batch)
             own[_LOSS_SUM] = counted(ops, batch, task.loss(ops, by_name[name], batch), [0])
             own[_TERMS] = counted(ops, batch, task.counted_terms(ops, batch), [0])
-            for key, value in own.items():
-                totals[f"{name}{_OF}{key}"] = value
+            totals |= _prefixed(f"{name}{_OF}", own)
         return totals
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
         addends: dict[str, Array] = {}
         for name, task in self.tasks.items():
             own = _part(totals, name)
-            own_sums = {key: own.pop(key) for key in (_LOSS_SUM, _TERMS)}
-            for key, value in {**task.addends(own), **own_sums}.items():
-                addends[f"{name}{_OF}{key}"] = value
+            loss_sum = own.pop(_LOSS_SUM)
+            terms = own.pop(_TERMS)
+            addends |= _prefixed(f"{name}{_OF}", {**task.addends(own), _LOSS_SUM: loss_sum, _TERMS: terms})
         return addends
 
     def joined(self, sums: Mapping[str, Array], addends: Mapping[str, Array]) -> dict[str, Array]:
         joined = super().joined(sums, addends)
         for name, task in self.tasks.items():
-            for key, value in task.joined(_part(sums, name), _part(addends, name)).items():
-                joined[f"{name}{_OF}{key}"] = value
+            joined |= _prefixed(f"{name}{_OF}", task.joined(_part(sums, name), _part(addends, name)))
         return joined
 
     def _mean_losses(self, totals: Mapping[str, Array]) -> dict[str, float]:
@@ -256,8 +256,7 @@ class Several(Task):
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         metrics = {_metric(name, LOSS): mean for name, mean in self._mean_losses(totals).items()}
         for name, task in self.tasks.items():
-            for key, value in task.summary(_part(totals, name)).items():
-                metrics[_metric(name, key)] = value
+            metrics |= _prefixed(f"{name}_", task.summary(_part(totals, name)))
         return metrics
 
     def check(self, shapes: Shapes) -> None:
@@ -286,15 +285,17 @@ class Several(Task):
         answers: dict[str, Tensor] = {}
         for name, task in self.tasks.items():
             own = task.predictions(ops, by_name[name])
-            for key, value in own.items():
-                answers[name if len(own) == 1 else _metric(name, key)] = value
+            if len(own) == 1:
+                (answers[name],) = own.values()
+            else:
+                answers |= _prefixed(f"{name}_", own)
         return answers
 
     def warnings(self, evaluation: Evaluation) -> list[str]:
         found = []
         for name, task in self.tasks.items():
-            own = task.warnings(self._evaluation_of(name, evaluation))
-            found += [_of_output(warning, name) for warning in own]
+            for warning in task.warnings(self._evaluation_of(name, evaluation)):
+                found.append(_of_output(warning, name))
         return found
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
@@ -303,10 +304,8 @@ class Several(Task):
         tables: dict[str, Table] = {}
         for name, task in self.tasks.items():
             report = task.report(self._evaluation_of(name, evaluation), source, split)
-            for file, write in report.files.items():
-                files[f"{name}_{file}"] = write
-            for title, table in report.tables.items():
-                tables[f"{name}: {title}"] = table
+            files |= _prefixed(f"{name}_", report.files)
+            tables |= _prefixed(f"{name}: ", report.tables)
         return Report(files, tables)
 
     def _evaluation_of(self, name: str, evaluation: Evaluation) -> Evaluation:
@@ -325,5 +324,6 @@ def _inputs(config: TaskConfig, outputs: Mapping[str, TaskConfig], arrays: Mappi
     others = {config.example_weight}
     for output in outputs.values():
         others |= {*output.target, output.example_weight}
-        others |= {output.options[option] for option in registry.entry(output).array_options}
+        for option in registry.entry(output).array_options:
+            others.add(output.options[option])
     return [name for name in arrays if name not in others]

@@ -28,6 +28,7 @@ from runner.task.supervised import (
     columns,
     counted,
     f1,
+    is_one_number,
     is_real,
     ratio,
     read_columns,
@@ -109,9 +110,10 @@ class OfSigmoids(Supervised):
             labels = source.column(name)
             if labels is None or (labels.min(initial=0) >= 0 and labels.max(initial=0) <= 1):
                 continue
-            low = labels.min()
-            # `not low >= 0`, because a NaN compares false with every number.
-            wrong = low if not low >= 0 else labels.max()
+            wrong = labels.min()
+            # False for NaN, which is wrong too.
+            if wrong >= 0:
+                wrong = labels.max()
             problem = f"needs a 0 or 1 per label, but the {split} split has {wrong:g}"
             fix = "store 0 and 1, or set task=classification for classes, task=regression for numbers"
             raise invalid("task.target", name, problem=problem, fix=fix)
@@ -146,7 +148,7 @@ class Binary(OfSigmoids):
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
         name = self._sole_target("task=binary needs one array", fix="name one array, or set task=multilabel")
         spec = arrays[name]
-        if spec.shape not in ((), (1,)) or np.dtype(spec.dtype).kind not in "biuf":
+        if not is_one_number(spec) or np.dtype(spec.dtype).kind not in "biuf":
             problem = f"task=binary needs one 0 or 1 per example, but its dtype is {spec.dtype} and its shape "
             fix = "name another array, or set task=multilabel for several labels per example"
             raise invalid("task.target", name, problem=f"{problem}{list(spec.shape)}", fix=fix)
@@ -224,11 +226,11 @@ class Multilabel(OfSigmoids):
 
     def _find_names(self) -> tuple[str, ...]:
         specs = [self.arrays[name] for name in self.target_names]
-        if len(specs) > 1 and all(spec.shape in ((), (1,)) for spec in specs):
+        if len(specs) > 1 and all(map(is_one_number, specs)):
             return self.target_names
         spec = specs[0]
         if len(specs) == 1 and len(spec.shape) == 1:
-            return tuple(spec.names) or tuple(str(index) for index in range(spec.shape[0]))
+            return tuple(spec.names) or tuple(map(str, range(spec.shape[0])))
         shapes = ", ".join(f"{name} {list(self.arrays[name].shape)}" for name in self.target_names)
         problem = "task=multilabel needs one array with a 0 or 1 per label, or several columns of one number each; "
         fix = "name the columns, such as task.target=[first,second], or set task=classification for one class"
@@ -271,7 +273,7 @@ class Multilabel(OfSigmoids):
         predicted = as_counts(evaluation.totals[_PREDICTED])
         found = as_counts(evaluation.totals[_FOUND])
         agree = as_counts(evaluation.totals[_AGREE])
-        columns = (
+        rows = zip(
             self.label_names,
             f1(found, positives, predicted).tolist(),
             shares(found, predicted),
@@ -279,6 +281,7 @@ class Multilabel(OfSigmoids):
             (agree / max(evaluation.examples, 1)).tolist(),
             positives.tolist(),
             predicted.tolist(),
+            strict=True,
         )
         head = ("label", "f1", "precision", "recall", "accuracy", "examples", "predicted")
-        return Report({}, {"labels": (head, list(zip(*columns, strict=True)))})
+        return Report({}, {"labels": (head, list(rows))})

@@ -34,8 +34,10 @@ _ENOUGH = 8
 
 def default_target(arrays: Mapping[str, ArraySpec]) -> tuple[str, ...]:
     """Returns the target of a config that names none: the first of `TARGETS` that the dataset has, or nothing."""
-    present = [name for name in TARGETS if name in arrays]
-    return tuple(present[:1])
+    for name in TARGETS:
+        if name in arrays:
+            return (name,)
+    return ()
 
 
 def _check_exist(key: str, names: Sequence[str], arrays: Mapping[str, ArraySpec]) -> None:
@@ -100,9 +102,12 @@ class Supervised(Task):
         names = f"the dataset has {listed(arrays)}"
         target = tuple(config.target) or default_target(arrays)
         weight = config.example_weight
+        weights: list[str] = []
+        if weight is not None:
+            weights.append(weight)
         _check_exist("task.target", target, arrays)
         _check_exist("task.inputs", config.inputs or (), arrays)
-        _check_exist("task.example_weight", [] if weight is None else [weight], arrays)
+        _check_exist("task.example_weight", weights, arrays)
         if needs_target and not target:
             example = next(iter(arrays), "price")
             problem = f"{names}, of which none is named {', '.join(TARGETS[:-1])} or {TARGETS[-1]}"
@@ -114,11 +119,10 @@ class Supervised(Task):
         if not inputs:
             fix = "name one, or remove task.inputs to use every array except the target"
             raise invalid("task.inputs", config.inputs, problem=f"needs at least one array; {names}", fix=fix)
-        if weight is not None and arrays[weight].shape not in ((), (1,)) and not self.weighs_positions:
+        if weight is not None and not is_one_number(arrays[weight]) and not self.weighs_positions:
             problem = f"must be an array of one number per example, but its shape is {list(arrays[weight].shape)}"
             raise invalid("task.example_weight", weight, problem=problem, fix="name another array, or remove it")
-        used = [*inputs, *target] if weight is None else [*inputs, *target, weight]
-        self.arrays = {name: arrays[name] for name in used}
+        self.arrays = {name: arrays[name] for name in (*inputs, *target, *weights)}
         self.input_names = tuple(inputs)
         self.target_names = target
         self.directions = {LOSS: MINIMIZE, **self.metric_directions(options)}
@@ -204,7 +208,14 @@ class Supervised(Task):
     def _weighted(self, ops: Arrays, loss_b: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,) times its sample weight, if the config names an array of them."""
         weight_b = self._example_weights(ops, batch)
-        return loss_b if weight_b is None else loss_b * weight_b
+        if weight_b is None:
+            return loss_b
+        return loss_b * weight_b
+
+
+def is_one_number(spec: ArraySpec) -> bool:
+    """Returns whether an array has one number per example."""
+    return spec.shape in ((), (1,))
 
 
 def only_shape(shapes: Shapes) -> Sequence[int | None]:
@@ -287,9 +298,10 @@ def by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
 
 def class_table(names: Sequence[str], right: Array, examples: Array, predicted: Array) -> Table:
     """Returns the precision and recall of each class, of counts (C,)."""
-    counts = (as_counts(examples).tolist(), as_counts(predicted).tolist())
-    columns = (names, shares(right, predicted), shares(right, examples), *counts)
-    return ("class", "precision", "recall", "examples", "predicted"), list(zip(*columns, strict=True))
+    precision = shares(right, predicted)
+    recall = shares(right, examples)
+    rows = zip(names, precision, recall, as_counts(examples).tolist(), as_counts(predicted).tolist(), strict=True)
+    return ("class", "precision", "recall", "examples", "predicted"), list(rows)
 
 
 def read_columns(source: DataSource, names: Sequence[str], count: int | None = None) -> dict[str, Array]:
@@ -298,9 +310,12 @@ def read_columns(source: DataSource, names: Sequence[str], count: int | None = N
     What a source has as a whole is not read example by example.
     """
     size = source.size if count is None else min(count, source.size)
-    columns = {name: source.column(name) for name in names}
-    whole = {name: np.asarray(array[:size]) for name, array in columns.items() if array is not None}
-    if len(whole) == len(columns):
+    whole = {}
+    for name in names:
+        column = source.column(name)
+        if column is not None:
+            whole[name] = np.asarray(column[:size])
+    if whole.keys() == set(names):
         return whole
     # The empty arrays give the shape and dtype of a split without examples.
     blocks = {name: [np.zeros((0, *source.specs[name].shape), source.specs[name].dtype)] for name in names}
@@ -322,11 +337,3 @@ def columns(ops: Arrays, batch: Mapping[str, Tensor], names: Sequence[str]) -> T
     if len(arrays) == 1:
         return arrays[0]
     return ops.concatenate(arrays, axis=1)
-
-
-def required_train_split(key: str, value: object, train: DataSource | None) -> DataSource:
-    """Returns the train split, from which the value of a key is computed. Raises ConfigError if there is none."""
-    if train is None:
-        problem = "is computed from the train split, which is not loaded here"
-        raise invalid(key, value, problem=problem, fix="remove it")
-    return train
