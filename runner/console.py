@@ -99,11 +99,12 @@ def fitted(
         column = columns[index]
         heading = Text(clean(column.title))
         table.add_column(heading, justify="right" if column.right else "left", overflow="fold", width=widths[index])
+    styles = styles or [""] * len(rows)
     for number, row in enumerate(rows):
         if has_sum and number == len(rows) - 1:
             table.add_section()
         cells_of_row = [row[index] for index in kept]
-        table.add_row(*map(_text, cells_of_row), style=styles[number] if styles else None)
+        table.add_row(*map(_text, cells_of_row), style=styles[number])
     parts: list[Text | Table] = [table]
     if title:
         parts.insert(0, Text(clean(title), style="bold"))

@@ -73,7 +73,7 @@ class Interrupted(BaseException):
     """
 
     def __init__(self, signum: int, unsaved: str = "") -> None:
-        super().__init__(f"ended by signal {signum}" + (f"; {unsaved}" if unsaved else ""))
+        super().__init__("; ".join(filter(None, (f"ended by signal {signum}", unsaved))))
         self.signum = signum
         self.unsaved = unsaved
 
@@ -105,7 +105,7 @@ def shown(value: object) -> str:
         entries = (f"{key}:{shown(entry)}" for key, entry in value.items())
         return f"{{{','.join(entries)}}}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(shown(entry) for entry in value)}]"
+        return f"[{','.join(map(shown, value))}]"
     text = str(value)
     if not text.strip():
         return f"'{text}'"
@@ -114,8 +114,10 @@ def shown(value: object) -> str:
 
 def listed(names: Iterable[object]) -> str:
     """Returns names separated by commas, at most ten of them."""
-    every = [shown(name) for name in names]
-    return ", ".join([*every[:_MOST_LISTED], *(["..."] if len(every) > _MOST_LISTED else [])])
+    every = list(map(shown, names))
+    if len(every) > _MOST_LISTED:
+        every[_MOST_LISTED:] = ["..."]
+    return ", ".join(every)
 
 
 def describe(error: BaseException) -> str:

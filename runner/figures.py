@@ -54,6 +54,8 @@ _EXAMPLES_PER_ROW = 6
 _LONGEST_NAME = 17
 # Curves with fewer points have markers: their lines alone would hide how few points there are.
 _MANY_POINTS = 12
+# Offset, dash and gap, in widths of the line.
+_DASHED = (0, (4, 3))
 # Values on an axis are labeled one by one; of more numbers, Matplotlib chooses some.
 _MOST_TICKS = 8
 # Inches of a plan's picture: its width, a line of a name, a bar with its gap, and the left edges of the columns.
@@ -105,19 +107,21 @@ def ink(color: object) -> str:
     >>> ink("#12549e"), ink("#fcd49e")
     ('white', 'black')
     """
-    linear = [part / 12.92 if part <= 0.04 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(color)]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "white" if luminance < 0.18 else "black"
+    parts = np.array(to_rgb(color))
+    linear = np.where(parts <= 0.04, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    if np.dot((0.2126, 0.7152, 0.0722), linear) < 0.18:
+        return "white"
+    return "black"
 
 
 def of_shard(axes: Mapping[str, int], place: Mapping[str, int]) -> Rgb:
     """Returns the color of a shard: `axes` are the mesh's names and sizes, `place` the coordinates of sharded ones."""
-    if not any(axis in place for axis in axes):
+    if axes.keys().isdisjoint(place):
         return to_rgb(_WHOLE)
     color = np.ones(3)
     for (axis, size), ends in zip(axes.items(), itertools.cycle(_AXES)):
         if axis in place:
-            first, last = np.array([to_rgb(end) for end in ends])
+            first, last = np.array(list(map(to_rgb, ends)))
             color *= first + (last - first) * place[axis] / max(size - 1, 1)
     red, green, blue = color.tolist()
     return red, green, blue
@@ -163,11 +167,14 @@ def curves(path: Path, panels: Mapping[str, Sequence[Curve]], along: str) -> Non
         places: list[float] = [0.0]
         for curve in drawn:
             x, y = zip(*curve.points, strict=True)
-            marker = curve.marker or ("o" if len(x) < _MANY_POINTS else None)
-            look: Options = {"color": curve.color, "lw": curve.width, "marker": marker}
-            look["linestyle"] = (0, (4, 3)) if curve.dashed else "solid"
-            look["label"] = curve.label or None
-            (line,) = axes.plot(x, y, ms=5 if curve.marker else 4, zorder=1 + curve.width, **look)
+            look: Options = {"color": curve.color, "lw": curve.width, "label": curve.label or None}
+            if curve.marker:
+                look |= {"marker": curve.marker, "ms": 5}
+            elif len(x) < _MANY_POINTS:
+                look |= {"marker": "o", "ms": 4}
+            if curve.dashed:
+                look["linestyle"] = _DASHED
+            (line,) = axes.plot(x, y, zorder=1 + curve.width, **look)
             if curve.label:
                 entries.setdefault(curve.label, line)
             values += y
@@ -189,12 +196,7 @@ def curves(path: Path, panels: Mapping[str, Sequence[Curve]], along: str) -> Non
 
 
 def against(
-    path: Path,
-    metric: str,
-    key: str,
-    series: Mapping[str, Sequence[tuple[str, float]]],
-    *,
-    joined: bool = True,
+    path: Path, metric: str, key: str, series: Mapping[str, Sequence[tuple[str, float]]], *, joined: bool = True
 ) -> None:
     """Draws a metric by the values of one key.
 
@@ -203,17 +205,20 @@ def against(
       joined: connects numeric values.
     """
     texts = list(dict.fromkeys(text for points in series.values() for text, _ in points))
-    numbers = [_number(text) for text in texts]
-    is_numeric = not any(map(math.isnan, numbers))
-    places = dict(zip(texts, numbers if is_numeric else map(float, range(len(texts))), strict=True))
+    numbers = list(map(_number, texts))
+    is_numeric = all(map(math.isfinite, numbers))
+    places = dict(zip(texts, numbers, strict=True))
+    if not is_numeric:
+        places = dict(zip(texts, map(float, range(len(texts))), strict=True))
     figure, axes = subplots(1, 1, (7.5, 4.4))
     for index, (label, points) in enumerate(series.items()):
-        ordered = sorted(points, key=lambda point: places[point[0]])
-        x = [places[text] for text, _ in ordered]
-        y = [value for _, value in ordered]
-        look: Options = {"color": SERIES[index], "marker": "o", "ms": 6, "label": label or None}
-        look["lw"] = 1.6 if is_numeric and joined else 0.0
-        look["linestyle"] = (0, (4, 3)) if index % 2 else "solid"
+        placed = [(places[text], value) for text, value in points]
+        x, y = zip(*sorted(placed, key=lambda point: point[0]), strict=True)
+        look: Options = {"color": SERIES[index], "marker": "o", "ms": 6, "lw": 1.6, "label": label or None}
+        if not (is_numeric and joined):
+            look["lw"] = 0.0
+        if index % 2:
+            look["linestyle"] = _DASHED
         axes.plot(x, y, alpha=0.85, **look)
     if is_numeric and min(numbers, default=0.0) > 0 and max(numbers) >= 8 * min(numbers):
         # Sweeps usually double, or go by tens.
@@ -221,9 +226,10 @@ def against(
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.minorticks_off()
     if not is_numeric or len(texts) <= _MOST_TICKS:
-        is_long = max(map(len, texts), default=0) > 7
-        # The end of a rotated name is below its position.
-        turned: Options = {"rotation": 30, "ha": "right"} if is_long else {}
+        turned: Options = {}
+        if max(map(len, texts), default=0) > 7:
+            # The end of a rotated name is below its position.
+            turned = {"rotation": 30, "ha": "right"}
         axes.set_xticks(list(places.values()), [short(text, 30) for text in texts], **turned)
     if not is_numeric:
         axes.set_xlim(-0.5, len(texts) - 0.5)
@@ -235,9 +241,8 @@ def against(
 
 
 def _number(text: str) -> float:
-    """Returns the finite number that a text is, or NaN."""
     try:
-        return float(text) if math.isfinite(float(text)) else math.nan
+        return float(text)
     except ValueError:
         return math.nan
 
@@ -307,14 +312,12 @@ def _height(chart: Bars) -> float:
 
 
 def _draw_bars(axes: Axes, chart: Bars) -> None:
-    seen = set()
+    entries: Options = {}
     for row, parts in enumerate(chart.rows.values()):
         start = 0.0
         for part, amount in parts:
             words, color = chart.parts[part]
-            label = None if part in seen else words
-            seen.add(part)
-            axes.barh([row], [amount], left=start, height=0.7, color=color, edgecolor=_EDGE, lw=0.5, label=label)
+            entries[words] = axes.barh([row], [amount], left=start, height=0.7, color=color, edgecolor=_EDGE, lw=0.5)
             start += amount
     axes.set_yticks(range(len(chart.rows)), list(chart.rows))
     axes.set_ylim(len(chart.rows) - 0.5, -0.5)
@@ -327,10 +330,12 @@ def _draw_bars(axes: Axes, chart: Bars) -> None:
     # The scale's unit is to the right of its numbers, where it takes no line.
     axes.set_xlabel(chart.unit, fontsize=8, loc="right", labelpad=-2)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    if seen:
+    if entries:
         below = -0.3 / (_BAR * len(chart.rows))
         place: Options = {"loc": "upper left", "bbox_to_anchor": (0.0, below), "borderaxespad": 0.0}
-        axes.legend(fontsize=8, ncols=_LEGEND_COLUMNS, frameon=False, handlelength=1.2, **place)
+        axes.legend(
+            entries.values(), entries, fontsize=8, ncols=_LEGEND_COLUMNS, frameon=False, handlelength=1.2, **place
+        )
 
 
 def _draw_variables(
@@ -345,7 +350,9 @@ def _draw_variables(
             x = _COLUMNS[1] + 0.24 * place
             axes.add_patch(Rectangle((x, middle - 0.1), 0.22, 0.2, facecolor=color, edgecolor=_EDGE, lw=0.6))
             axes.text(x + 0.11, middle, str(place), va="center", ha="center", fontsize=7, color=ink(color))
-    words = "gray: replicated" + ("; mixed: sharded over several axes" if len(mesh) > 1 else "")
+    words = "gray: replicated"
+    if len(mesh) > 1:
+        words += "; mixed: sharded over several axes"
     top = line * len(mesh)
     axes.text(_COLUMNS[1], top + 0.5 * line, words, va="center", fontsize=8, color=_GRAY)
     headings = ("variable", "shards, not to scale", "bytes (dark: one device)", "per device")
@@ -362,9 +369,8 @@ def _draw_variables(
         middle = top + 0.17
         _draw_shards(axes, mesh, row, middle)
         for count, fill in ((row.bytes, "#D6DADF"), (row.bytes_per_device, COMPUTE)):
-            axes.add_patch(
-                Rectangle((_COLUMNS[2], middle - 0.07), max(1.9 * count / most, 0.01), 0.14, color=fill, lw=0)
-            )
+            length_of_bar = max(1.9 * count / most, 0.01)
+            axes.add_patch(Rectangle((_COLUMNS[2], middle - 0.07), length_of_bar, 0.14, color=fill, lw=0))
         sizes, _, words = row.words.partition("\n")
         axes.text(_COLUMNS[3], top, sizes, va="top", fontsize=9)
         axes.text(_COLUMNS[3], top + 0.2, words, va="top", fontsize=8, color=_GRAY)
@@ -381,23 +387,29 @@ def _draw_shards(axes: Axes, mesh: Mapping[str, int], row: Sharded, middle: floa
     spec = row.spec
     by_importance = sorted(range(len(spec)), key=lambda dim: (spec[dim] is None, -row.shape[dim]))
     shown = [spec[dim] for dim in sorted(by_importance[: max(2, len(spec) - list(spec).count(None))])]
-    # The first dim goes down and the others across; a single one goes across.
-    down = _places(mesh, shown[:1] if len(shown) > 1 else [])
-    across = _places(mesh, shown[1:] if len(shown) > 1 else shown)
-    height = 0.3 if len(shown) > 1 else 0.14
+    # A single dim goes across; of several the first goes down.
+    height = 0.14
+    down: list[dict[str, int]] = [{}]
+    across = _places(mesh, shown)
+    if len(shown) > 1:
+        height = 0.3
+        down = _places(mesh, shown[:1])
+        across = _places(mesh, shown[1:])
     top = middle - height / 2
     is_fine = len(across) > _FINE or len(down) > _FINE // 8
     for (index, one), (column, other) in itertools.product(enumerate(down), enumerate(across)):
         color = of_shard(mesh, {**one, **other})
         corner = (left + width * column / len(across), top + height * index / len(down))
-        size = (width / len(across), height / len(down))
-        axes.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor=color if is_fine else _EDGE, lw=0.6))
+        patch = Rectangle(corner, width / len(across), height / len(down), facecolor=color, edgecolor=_EDGE, lw=0.6)
+        if is_fine:
+            patch.set_edgecolor(color)
+        axes.add_patch(patch)
     axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=_EDGE, lw=0.8))
 
 
 def _places(mesh: Mapping[str, int], axes: Sequence[str | None]) -> list[dict[str, int]]:
     """Returns the mesh coordinates of the shards that axes make."""
-    named = [axis for axis in axes if axis is not None]
+    named = list(filter(None, axes))
     ranges = [range(mesh[axis]) for axis in named]
     return [dict(zip(named, place, strict=True)) for place in itertools.product(*ranges)]
 
@@ -475,9 +487,12 @@ def examples(path: Path, images: Array, captions: Sequence[tuple[str, str]], tit
 
 def image_at(axes: Axes, image: Array, extent: tuple[float, float, float, float]) -> None:
     """Draws an image (H, W, C) into a part of the axes: in color if it has 3 or 4 channels, else its first in gray."""
-    values = image.astype(np.float64) / (255.0 if image.dtype == np.uint8 else 1.0)
+    values = image.astype(np.float64)
+    if image.dtype == np.uint8:
+        values /= 255.0
     if values.min(initial=0.0) < 0.0 or values.max(initial=0.0) > 1.0:
         # Standardized, or of a type with other bounds.
         values = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
-    shown = values if values.shape[-1] in (3, 4) else values[..., 0]
-    axes.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest", aspect="auto")
+    if values.shape[-1] not in (3, 4):
+        values = values[..., 0]
+    axes.imshow(values, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest", aspect="auto")

@@ -118,7 +118,7 @@ def test_no_file_is_over_600_lines() -> None:
 # Lines of each folder, all of them: code, docstrings, comments and empty ones. A change that needs more room says what
 # goes for it. Commands and what starts their processes share theirs, since sweeps are above both.
 BUDGET = {
-    "cli+cluster": 6_480,
+    "cli+cluster": 6_540,
     "verify": 5_180,  # design says 5,000
     "train": 3_260,
     "plan": 4_850,
@@ -131,7 +131,7 @@ BUDGET = {
     "data": 6_300,
     "config": 3_775,
     "host": 1_050,
-    "files": 1_200,
+    "files": 1_220,
 }
 # Of the tests, 1,500 lines prove what is not of this package: `meshproof` and foreign steps.
 WHOLE = {"package": 58_000, "tests": 41_500, "docs": 7_000}
