@@ -31,10 +31,9 @@ def title(metric: str, shown: Sequence[str]) -> str:
     ('test loss', 'validation loss')
     """
     split, _, name = metric.partition("/")
-    if f"{split}/" == metrics.EVAL:
-        has_test = any(other.startswith(metrics.TEST) for other in shown)
-        return f"validation {name}" if has_test else f"test {name}"
-    if f"{split}/" == metrics.TEST:
+    if f"{split}/" == metrics.EVAL and any(other.startswith(metrics.TEST) for other in shown):
+        return f"validation {name}"
+    if f"{split}/" in (metrics.EVAL, metrics.TEST):
         return f"test {name}"
     if split in ("throughput", "plan"):
         return name.replace("_", " ")
@@ -49,10 +48,7 @@ def cell(number: float) -> str:
     """
     if math.isnan(number):
         return "NaN"
-    if math.isinf(number):
-        return str(number)
-    is_large = abs(number) >= 1000
-    if is_large or number == 0:
+    if abs(number) >= 1000 or number == 0:
         return f"{number:,.0f}"
     if abs(number) >= 10:
         return f"{number:.4g}"
@@ -83,7 +79,9 @@ def show(
     styled = []
     for row in rows:
         styled.append([Text(text, style=_STYLES.get(text, "")) for text in row])
-    styles = ["bold" if index == best else "" for index in range(len(rows))]
+    styles = [""] * len(rows)
+    if best is not None:
+        styles[best] = "bold"
     console.print(fitted(columns, styled, console.width, title=heading, styles=styles))
 
 

@@ -94,14 +94,11 @@ def _show(selected: Sequence[RunRecord], heading: str, last: int = 0) -> None:
         # MLflow's ids are random, so eight characters identify a run.
         rows.append((record.run_id[:8], record.name, record.status, ended, result, steps, size_text(size)))
     shown_rows = rows[: last or None]
-    heading = heading.format(f"checkpoints of {_count(len(rows))}, {size_text(total)}")
+    counted = "1 run" if len(rows) == 1 else f"{len(rows):,} runs"
+    heading = heading.format(f"checkpoints of {counted}, {size_text(total)}")
     tables.show(titles, shown_rows, heading, [titles.index("size")])
     if len(shown_rows) < len(rows):
         print(f"{len(rows) - len(shown_rows):,} older runs are not shown; to list all: last=0")
-
-
-def _count(runs: int) -> str:
-    return "1 run" if runs == 1 else f"{runs:,} runs"
 
 
 def _checkpoints(saved: SavedRun | None) -> tuple[str, int]:
@@ -120,10 +117,7 @@ def _checkpoints(saved: SavedRun | None) -> tuple[str, int]:
 
 
 def _compare(store: Store | None, request: Request) -> int:
-    """Prints a table of the runs that match; where neither runs nor a sweep are named, of the newest only.
-
-    A folder `out` gets `table.csv` and `curves.png`.
-    """
+    """Prints a table of the runs that match; where neither runs nor a sweep are named, of the newest only."""
     selected = select(tracked(store), request)
     if store is not None and request.sweep:
         parent = find_sweep(store, request.sweep).info.run_id
@@ -159,7 +153,9 @@ def best_first(records: Sequence[RunRecord], metric: str) -> list[RunRecord]:
 
     def rank(record: RunRecord) -> tuple[bool, float]:
         value = record.metrics.get(metric, math.nan)
-        return (True, 0.0) if math.isnan(value) else (False, sign * value)
+        if math.isnan(value):
+            return True, 0.0
+        return False, sign * value
 
     return sorted(records, key=rank)
 
@@ -168,9 +164,13 @@ def table_of(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> 
     """Returns the columns of a comparison by title, with one cell per run; results are after the status."""
     columns = {"run": [record.run_id[:8] for record in records]}
     for key, title in short_keys(keys).items():
-        columns[title] = [short_value(record.params.get(key, "")) for record in records]
+        columns[title] = list(map(short_value, _values(records, key)))
     columns["status"] = [record.status for record in records]
     return columns | result_columns(records, metric, keys)
+
+
+def _values(records: Sequence[RunRecord], key: str) -> list[str]:
+    return [record.params.get(key, "") for record in records]
 
 
 def varying(records: Sequence[RunRecord]) -> list[str]:
@@ -179,16 +179,16 @@ def varying(records: Sequence[RunRecord]) -> list[str]:
     If the runs use different options of a group (optimizer=adam, optimizer=sgd), the group is listed in place of those
     of its keys whose values follow from the option. The param of a group is its option, and that of `mesh` its axes.
     """
-    groups = [group for group in _GROUPS if len({record.params.get(group, "") for record in records}) > 1]
+    groups = [group for group in _GROUPS if len(set(_values(records, group))) > 1]
     keys = []
     for key in sorted({key for record in records for key in record.params}):
-        values = {record.params.get(key, "") for record in records}
-        if key.startswith(_NOT_COMPARED) or len(values) < 2:
+        values = _values(records, key)
+        if key.startswith(_NOT_COMPARED) or len(set(values)) < 2:
             continue
         group = key.partition(".")[0]
-        options = {record.params.get(group, "") for record in records}
-        pairs = {(record.params.get(group, ""), record.params.get(key, "")) for record in records}
-        follows_group = group in groups and len(pairs) == len(options)
+        options = _values(records, group)
+        pairs = set(zip(options, values, strict=True))
+        follows_group = group in groups and len(pairs) == len(set(options))
         if not follows_group:
             keys.append(key)
     return groups + keys
@@ -200,15 +200,18 @@ def draw_curves(path: Path, store: Store, runs: Sequence[RunRecord], names: Sequ
     Steps of different sizes don't compare. Runs come with the best first; those after the seventh are gray for want of
     colors. Returns whether any metric has two points, which a curve needs; otherwise there is no file.
     """
-    sizes = [record.params.get(_BATCH_SIZE, "") for record in runs]
+    along = "training steps"
+    per_step = [1] * len(runs)
+    sizes = _values(runs, _BATCH_SIZE)
     # A run without a recorded batch size can't be converted, so then all curves are by step.
-    by_examples = len(set(sizes)) > 1 and all(size.isdecimal() for size in sizes)
+    if len(set(sizes)) > 1 and all(map(str.isdecimal, sizes)):
+        along = "training examples"
+        per_step = list(map(int, sizes))
     keys = varying(runs)
     panels: dict[str, list[figures.Curve]] = {}
     for metric in names:
         for index, record in enumerate(runs):
-            examples_per_step = int(sizes[index]) if by_examples else 1
-            points = [(step * examples_per_step, value) for step, value in history(store, record.run_id, metric)]
+            points = [(step * per_step[index], value) for step, value in history(store, record.run_id, metric)]
             if len(points) < 2:
                 continue
             if index < len(figures.SERIES):
@@ -221,7 +224,7 @@ def draw_curves(path: Path, store: Store, runs: Sequence[RunRecord], names: Sequ
             panels.setdefault(metric, []).append(curve)
     if not panels:
         return False
-    figures.curves(path, panels, "training examples" if by_examples else "training steps")
+    figures.curves(path, panels, along)
     return True
 
 
@@ -290,8 +293,8 @@ def _remove(saved: SavedRun) -> int:
 
 def _sync(store: Store | None, folder: str | None) -> int:
     """Sends what runs could not send to their tracking server, from the files in their folders, or all outputs."""
-    place = Path(folder) if folder else outputs_dir()
-    unsent = [path for path in sorted(place.rglob(run_file.PATTERN)) if run_file.is_unsent(path)]
+    place = Path(folder or outputs_dir())
+    unsent = list(filter(run_file.is_unsent, sorted(place.rglob(run_file.PATTERN))))
     if store is None or not unsent:
         print(f"nothing to send in {place}")
         return EXIT_DONE

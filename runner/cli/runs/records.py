@@ -103,8 +103,9 @@ def find(store: Store | None, checkpoints: Place) -> list[RunRecord]:
 
 def tracked(store: Store | None) -> list[RunRecord]:
     """Returns every run of a store, newest first, without the parents of sweeps, which trained nothing."""
-    found = [] if store is None else search(store, None, "")
-    return [from_run(run) for run in found if run.data.tags.get(KIND_TAG) != "sweep"]
+    if store is None:
+        return []
+    return [from_run(run) for run in search(store, None, "") if run.data.tags.get(KIND_TAG) != "sweep"]
 
 
 def select(records: Sequence[RunRecord], request: Request) -> list[RunRecord]:
@@ -212,14 +213,19 @@ def result_columns(records: Sequence[RunRecord], metric: str, keys: Sequence[str
             names.append(name)
     columns = {}
     for name in names:
-        cell = size if name in _PLAN_BYTES else tables.cell
-        columns[tables.title(name, names)] = [
-            cell(record.metrics[name]) if name in record.metrics else "" for record in records
-        ]
+        columns[tables.title(name, names)] = [_cell(record, name) for record in records]
     verdicts = [record.tags.get(VERDICT_TAG, "") for record in records]
     if any(verdicts):
         columns["verdict"] = verdicts
     return columns
+
+
+def _cell(record: RunRecord, name: str) -> str:
+    if name not in record.metrics:
+        return ""
+    if name in _PLAN_BYTES:
+        return size(record.metrics[name])
+    return tables.cell(record.metrics[name])
 
 
 def judged_by(records: Sequence[RunRecord]) -> str:

@@ -42,7 +42,9 @@ def seconds_of(duration: str) -> float:
     >>> seconds_of("1.5h"), seconds_of("soon")
     (5400.0, 0.0)
     """
-    return float(duration[:-1]) * _UNIT_S[duration[-1]] if _DURATION.fullmatch(duration) else 0.0
+    if not _DURATION.fullmatch(duration):
+        return 0.0
+    return float(duration[:-1]) * _UNIT_S[duration[-1]]
 
 
 def _duration_problem(value: str) -> str | None:
@@ -84,7 +86,7 @@ def read(arguments: Sequence[str]) -> Request:
         else:
             content[key] = value
     if "status" in content:
-        content["status"] = [name.strip() for name in str(content["status"]).lower().split(",")]
+        content["status"] = list(map(str.strip, str(content["status"]).lower().split(",")))
     yes = content.get("yes", "false")
     # It removes files, so none of YAML's other words for true does.
     if yes not in ("true", "false"):

@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from runner import figures
-from runner.checkpoint.arguments import KEYS, MULTIRUN, key_of
+from runner.checkpoint.arguments import KEYS, MULTIRUN, key_of, without
 from runner.cli import tables
 from runner.cli.runs.records import VERDICT_TAG, RunRecord, from_run, result_columns, results_of, verdict_of
 from runner.cli.sweep.settings import Settings
@@ -54,7 +54,6 @@ else:
 _LAUNCHING = ("hydra.launcher", "hydra/launcher", "hydra.sweep", "hydra/sweep", "hydra.run", "hydra.mode")
 # A resumed sweep runs these again: they may end well this time. A refused job would end as before.
 _RESUMABLE = {"killed", "failed", "not run"}
-Draw = Callable[[Path], list[Path]]
 
 
 def run(settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Sequence[str]) -> bool:
@@ -74,7 +73,7 @@ def run(settings: Settings, config: DictConfig, loader: ConfigLoader, flags: Seq
         with sweep.stop.deferring():  # a signal now must not keep the sweep's run from getting its status
             # Without a record, such an error came before any job: there is nothing to report.
             if sweep.parent is not None or not isinstance(ended_by, ConfigError | TrackingError):
-                passed = finish(sweep, ended_by, study.draw if study else None)
+                passed = finish(sweep, ended_by, study)
     return passed
 
 
@@ -92,8 +91,10 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
             # Else each job would start as many threads as the machine has cores.
             environment[cores.VARIABLE] = str(max(1, cores.available() // launcher.max_parallel))
         started = RunningJob(job, arguments(settings.module, sweep.flags, job, sweep.config), environment, own_gpus)
-        where = f" on GPU {', '.join(own_gpus)}" if own_gpus else ""
-        print(f"{job}: started{where}", flush=True)
+        line = f"{job}: started"
+        if own_gpus:
+            line += f" on GPU {', '.join(own_gpus)}"
+        print(line, flush=True)
         return started
 
     def ended(job: Job, outcome: Outcome) -> None:
@@ -102,8 +103,10 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
             sweep.failed.append(job)
         if study is not None:
             study.tell(job, outcome)
-        result = _result(job, settings.group.metric) if outcome.status == "passed" else ""
-        parts = [f"{outcome.status} after {outcome.seconds:.0f} s", result, outcome.note]
+        parts = [f"{outcome.status} after {outcome.seconds:.0f} s"]
+        if outcome.status == "passed":
+            parts.append(_result(job, settings.group.metric))
+        parts.append(outcome.note)
         print(f"{job}: {', '.join(filter(None, parts))}", flush=True)
 
     def goes_on() -> bool:
@@ -115,8 +118,11 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
     if study is None:
         if settings.group.resume:
             sweep.record()
-        planned = [sweep.plan(overrides, number) for number, overrides in enumerate(combinations(settings.overrides))]
-        grid = [job for job in planned if job is not None]
+        grid = []
+        for number, overrides in enumerate(combinations(settings.overrides)):
+            job = sweep.plan(overrides, number)
+            if job is not None:
+                grid.append(job)
         if not grid and not sweep.finished_runs:
             raise ConfigError(_refusal(sweep))
         sweep.record()
@@ -144,10 +150,11 @@ def _refusal(sweep: Sweep) -> str:
             value = re.compile(rf"={re.escape(job.varied[key])}(?![\w.])")
             why = f"={sweep.settings.varied[key]}".join(value.split(why))
         reasons.append(why)
-    which = f"all {len(reasons)} jobs: " if len(reasons) > 1 else ""
-    if len(set(reasons)) > 1:
-        which = f"none of {len(reasons)} jobs is valid, the first: "
-    return which + reasons[0]
+    if len(reasons) == 1:
+        return reasons[0]
+    if len(set(reasons)) == 1:
+        return f"all {len(reasons)} jobs: {reasons[0]}"
+    return f"none of {len(reasons)} jobs is valid, the first: {reasons[0]}"
 
 
 def _result(job: Job, metric: str) -> str:
@@ -173,7 +180,7 @@ def combinations(overrides: Sequence[Override]) -> list[list[str]]:
         choices[key] = [str(override.input_line)]
         if override.is_sweep_override():
             choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-    return [list(combination) for combination in itertools.product(*choices.values())]
+    return list(map(list, itertools.product(*choices.values())))
 
 
 @dataclass(frozen=True)
@@ -191,25 +198,22 @@ class Entry:
         return self.record.metrics.get(metric, math.nan)
 
 
-def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool:
-    """Ends a sweep, which `error` may have ended early: prints, writes and records its report.
-
-    `draw` draws the pictures of a search into a folder and returns their paths; None: the sweep is a grid. It returns
-    whether every job passed.
-    """
+def finish(sweep: Sweep, error: BaseException | None, study: search.Search | None) -> bool:
+    """Ends a sweep, which `error` may have ended early, and reports it; returns whether every job passed."""
     entries = _entries(sweep)
-    statuses = [entry.outcome.status for entry in entries]
-    all_good = error is None and set(statuses) <= GOOD
     metric = sweep.settings.group.metric
-    sign = -1.0 if sweep.settings.group.direction == metrics.MAXIMIZE else 1.0
-    judged = [entry for entry in entries if math.isfinite(entry.value(metric))]
-    best = min(judged, key=lambda entry: sign * entry.value(metric), default=None)  # the first of equals
     table = table_of(entries, metric)
+    statuses = table["status"]
+    all_good = error is None and set(statuses) <= GOOD
+    judged = [entry for entry in entries if math.isfinite(entry.value(metric))]
+    lowest_first = sweep.settings.group.direction != metrics.MAXIMIZE
+    ranked = sorted(judged, key=lambda entry: entry.value(metric), reverse=not lowest_first)
+    best = next(iter(ranked), None)  # the first of equals
     files: list[Path] = []
     counts = ", ".join(f"{count} {status}" for status, count in Counter(statuses).items())
     result = f"{jobs_text(len(entries))}: {counts}"
     if entries:
-        files = _write(sweep, judged, {**table, "note": [entry.outcome.note for entry in entries]}, draw)
+        files = _write(sweep, judged, {**table, "note": [entry.outcome.note for entry in entries]}, study)
         rows = list(zip(*table.values(), strict=True))
         numeric = range(list(table).index("seconds") + 1, len(table))
         best_row = None if best is None else entries.index(best)
@@ -221,15 +225,17 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
     if best is not None:
         print(f"best: job {best.job.number}, {metric} {best.value(metric):.4g}. To rerun it:")
         # By itself and from its beginning.
-        own = [override for override in best.job.overrides if key_of(override) not in KEYS]
+        own = without(best.job.overrides, KEYS)
         print(f"  {shlex.join(['python', '-m', sweep.settings.module, *sweep.flags, *own])}", flush=True)
     if sweep.parent is None:
         if files:
             print(f"table and plots: {sweep.settings.folder}")
         return all_good
-    status: Status = "FINISHED" if all_good else "FAILED"
+    status: Status = "FINISHED"
     if interruption(error):
         status = "KILLED"
+    elif not all_good:
+        status = "FAILED"
     tags = {"runner.sweep.result": result}
     best_metrics: dict[str, float] = {}
     if best is not None:
@@ -237,7 +243,7 @@ def finish(sweep: Sweep, error: BaseException | None, draw: Draw | None) -> bool
         best_metrics[metric] = best.value(metric)
     sweep.parent.finish(status, tags, best_metrics, files)
     store = sweep.parent.store
-    links = ui_lines(store.uri, store.experiment_id, sweep.parent.run_id, metric=metric, lowest_first=sign > 0)
+    links = ui_lines(store.uri, store.experiment_id, sweep.parent.run_id, metric=metric, lowest_first=lowest_first)
     print(*links, sep="\n")
     if not _RESUMABLE.isdisjoint(statuses):
         print(f"To continue: {sweep.parent.command} sweep.resume={sweep.parent.run_id}", flush=True)
@@ -280,7 +286,7 @@ def table_of(entries: Sequence[Entry], metric: str) -> dict[str, list[str]]:
 
 
 def _write(
-    sweep: Sweep, judged: Sequence[Entry], columns: Mapping[str, Sequence[str]], draw: Draw | None
+    sweep: Sweep, judged: Sequence[Entry], columns: Mapping[str, Sequence[str]], study: search.Search | None
 ) -> list[Path]:
     """Writes the table, and pictures of the jobs that have the metric; returns those that could be written."""
     folder = sweep.settings.folder
@@ -288,9 +294,9 @@ def _write(
     with spared(str(folder / tables.FILE)):
         written.append(tables.write(folder, columns))
     metric = sweep.settings.group.metric
-    if draw is not None:
+    if study is not None:
         with spared("a plot"):
-            written += draw(folder)
+            written += study.draw(folder)
     elif len(judged) > 1:
         for key in judged[0].job.varied:
             path = folder / f"{metric.replace('/', '_')}_by_{key.replace('/', '_')}.png"
@@ -304,9 +310,10 @@ def _draw(path: Path, metric: str, key: str, judged: Sequence[Entry]) -> None:
     """Draws a metric by one key; jobs that share the other keys are joined if the values of the key are numbers."""
     series: dict[str, list[tuple[str, float]]] = {}
     for entry in judged:
-        others = varied_name({name: value for name, value in entry.job.varied.items() if name != key})
-        series.setdefault(others, []).append((entry.job.varied[key], entry.value(metric)))
+        others = dict(entry.job.varied)
+        value = others.pop(key)
+        series.setdefault(varied_name(others), []).append((value, entry.value(metric)))
     are_related = len(series) <= len(figures.SERIES)
     if not are_related:  # more series than colors are points without a name
-        series = {"": [point for points in series.values() for point in points]}
+        series = {"": list(itertools.chain(*series.values()))}
     figures.against(path, metric, key, series, joined=are_related)

@@ -40,10 +40,14 @@ class Search:
         """Records the sweep, and opens its study: a new one, or the one of the sweep that this one resumes."""
         self._sweep = sweep
         self._settings = settings
-        overrides = sweep.settings.overrides
-        self._space = {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
+        self._space: dict[str, BaseDistribution] = {}
+        self._fixed: list[str] = []
+        for override in sweep.settings.overrides:
+            if override.is_sweep_override():
+                self._space[override.get_key_element()] = distribution(override)
+            else:
+                self._fixed.append(str(override.input_line))
         sweep.record()
-        self._fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
         name = sweep.settings.folder.name if sweep.parent is None else sweep.parent.run_id
         # Optuna prints a line per trial otherwise, between those of the sweep.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -74,9 +78,7 @@ class Search:
                 self._study.tell(frozen.number, state=TrialState.FAIL)
                 is_open = False
             if is_open:
-                job = self._plan(frozen.number, frozen.params)
-                if job is not None:
-                    yield job
+                yield from self._planned(frozen.number, frozen.params)
             else:
                 self._sweep.add([*self._fixed, *_overrides_of(frozen.params)], frozen.number)
                 status: JobStatus = "skipped" if frozen.state == TrialState.COMPLETE else "failed"
@@ -84,16 +86,15 @@ class Search:
         while (begun := len(self._study.get_trials(deepcopy=False))) < self._settings.n_trials:
             self._study.sampler = _sampler(self._settings, begun)
             trial = self._study.ask(self._space)
-            job = self._plan(trial.number, trial.params)
-            if job is not None:
-                yield job
+            yield from self._planned(trial.number, trial.params)
 
-    def _plan(self, number: int, params: Mapping[str, object]) -> Job | None:
-        """Adds a trial to the sweep's jobs; None if it needs no run, which ends it."""
+    def _planned(self, number: int, params: Mapping[str, object]) -> Iterator[Job]:
+        """Adds a trial to the sweep's jobs, and yields the job unless it needs no run, which ends the trial."""
         job = self._sweep.plan([*self._fixed, *_overrides_of(params)], number)
-        if job is None:
+        if job is not None:
+            yield job
+        else:
             self.tell(self._sweep.jobs[-1], self._sweep.outcomes[number])
-        return job
 
     def tell(self, job: Job, outcome: Outcome) -> None:
         """Ends a trial in the study; one that a signal ended stays open, for a resumed sweep."""
@@ -103,9 +104,8 @@ class Search:
         if outcome.status == "skipped":
             results = from_run(self._sweep.finished_runs[job.number]).metrics
         value = results.get(self._sweep.settings.group.metric, math.nan)
-        is_told = outcome.status in ("passed", "skipped") and math.isfinite(value)
         # A trial of an earlier sitting may have ended then.
-        if is_told:
+        if outcome.status in ("passed", "skipped") and math.isfinite(value):
             self._study.tell(job.number, value, skip_if_finished=True)
         else:
             self._study.tell(job.number, state=TrialState.FAIL, skip_if_finished=True)
@@ -131,7 +131,7 @@ class Search:
                 assert figure is not None
                 figures.save(figure, folder / name)
                 pyplot.close(figure)
-        return [folder / name for name in plots]
+        return list(map(folder.joinpath, plots))
 
 
 def _sampler(settings: SearchSweeper, number: int) -> optuna.samplers.BaseSampler:
@@ -150,19 +150,16 @@ def _overrides_of(params: Mapping[str, object]) -> list[str]:
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """Returns the distribution of a sweep override: values, a range or an interval; `tag(log, ...)` for log-uniform.
-
-    It raises ConfigError if Optuna can't search the range.
-    """
+    """Returns the distribution of a sweep override, log-uniform with `tag(log, ...)`; or raises ConfigError."""
     value = override.value()
     try:
         if isinstance(value, IntervalSweep):
-            low, high, log = value.start, value.end, "log" in value.tags
-            if isinstance(low, int) and isinstance(high, int):
-                return IntDistribution(low, high, log=log)
-            assert low is not None
-            assert high is not None
-            return FloatDistribution(float(low), float(high), log=log)
+            log = "log" in value.tags
+            if isinstance(value.start, int) and isinstance(value.end, int):
+                return IntDistribution(value.start, value.end, log=log)
+            assert value.start is not None
+            assert value.end is not None
+            return FloatDistribution(float(value.start), float(value.end), log=log)
         if isinstance(value, RangeSweep):
             # A range of integers is searched as one, and may count down. A range of fractions is a choice among its
             # values, as they are typed.

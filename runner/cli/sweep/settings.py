@@ -70,16 +70,10 @@ def checked(config: DictConfig) -> Settings:
     group = convert_group("sweep", config)
     tracking = convert_group("tracking", config)
     location.check(tracking)
-    settings = Settings(
-        command_module(),
-        settled_sweep(group, convert_group("task", config)),
-        tracking,
-        launcher,
-        sweeper,
-        overrides,
-        varied_values(overrides),
-        directory(config, DIR),
-    )
+    group = settled_sweep(group, convert_group("task", config))
+    varied = varied_values(overrides)
+    folder = directory(config, DIR)
+    settings = Settings(command_module(), group, tracking, launcher, sweeper, overrides, varied, folder)
     if group.resume and not settings.is_recorded:
         raise invalid("sweep.resume", group.resume, problem="needs a tracked sweep", fix="drop sweep.resume")
     return settings
@@ -95,7 +89,7 @@ def _settings(kind: type[Kind], key: str, config: DictConfig) -> Kind:
 
 def _check_swept(overrides: tuple[Override, ...], sweeper: GridSweeper | SearchSweeper) -> None:
     is_search = isinstance(sweeper, SearchSweeper)
-    if is_search and not any(override.is_sweep_override() for override in overrides):
+    if is_search and not varied_values(overrides):
         fix = "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
         raise ConfigError(f"hydra/sweeper=optuna: no key is swept; {fix}")
     for override in overrides:
@@ -117,5 +111,8 @@ def arguments_of(config: DictConfig) -> list[str]:
 
 def varied_values(overrides: tuple[Override, ...]) -> dict[str, str]:
     """Returns the keys that a sweep varies, with the values as they were typed."""
-    swept = [override for override in overrides if override.is_sweep_override()]
-    return {override.get_key_element(): str(override.input_line).partition("=")[2] for override in swept}
+    varied = {}
+    for override in overrides:
+        if override.is_sweep_override():
+            varied[override.get_key_element()] = str(override.input_line).partition("=")[2]
+    return varied

@@ -13,7 +13,7 @@ from mlflow.entities import Run
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checkpoint import resume, runs
-from runner.checkpoint.arguments import folder_of, key_of
+from runner.checkpoint.arguments import folder_of, without
 from runner.checkpoint.places import Place
 from runner.cli.messages import one_line
 from runner.cli.sweep.settings import DIR, Settings
@@ -118,7 +118,7 @@ class Sweep:
             mark_dead_runs(store, warn)
         params = {key.lstrip("+"): values for key, values in settings.varied.items()}
         spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags})
-        typed = [argument for argument in session.current().arguments if key_of(argument) != "sweep.resume"]
+        typed = without(session.current().arguments, ["sweep.resume"])
         command = shlex.join(["python", "-m", settings.module, *typed])
         if settings.group.resume is None:
             run_id = start.create(store, replace(spec, description=f"`{command}`"), project_root())
@@ -175,10 +175,7 @@ class Sweep:
 
 
 def _checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Place) -> list[str]:
-    """Returns the overrides with which a job continues from its earlier, unfinished run.
-
-    There are none where that left no checkpoint which a job of this resolved config can continue from.
-    """
+    """Returns the overrides that continue an unfinished run; none: it left no checkpoint for this resolved config."""
     try:
         saved_run, _ = runs.find("resume", run.info.run_id, checkpoints)
         resume.check_examples(runs.open_checkpoint("resume", saved_run, None), content, order_only=True)
