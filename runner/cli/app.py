@@ -34,13 +34,7 @@ from runner.cluster import membership, place, restarts
 from runner.cluster.team import ProcessError
 from runner.cluster.team import current as current_team
 from runner.config import import_path, masking, search_path
-from runner.config.compose import (
-    application,
-    compose_command,
-    context,
-    each_composed,
-    hydra_main,
-)
+from runner.config.compose import application, compose_command, context, each_composed, hydra_main
 from runner.config.schema import RunConfig
 from runner.config.search_path import NAME_FLAG, PRIMARY
 from runner.errors import (

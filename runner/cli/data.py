@@ -36,14 +36,16 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     shown = _tables(config.task, data)
     name = f"{data.name} {data.version}".rstrip()
     head = {"dataset": name, "source": data.source, "sha256": data.digest}
-    console.print_lines(f"{name:9} {line}" for name, line in head.items())
+    for name, line in head.items():
+        console.print_lines([f"{name:9} {line}"])
     for table in shown:
-        has_texts = table.columns[0] in ("split", "array")  # else every column but the first has numbers
-        numeric = range(1, 1 if has_texts else len(table.columns))
+        numeric = range(1, len(table.columns))
+        if table.columns[0] in ("split", "array"):
+            numeric = range(0)  # its other columns have texts
         tables.show(table.columns, table.rows, table.title, numeric)
     files = [folder / "data.json"]
     with required(folder):
-        content = {**head, "tables": [asdict(table) for table in shown]}
+        content = {**head, "tables": list(map(asdict, shown))}
         files[0].write_text(json.dumps(content, indent=1) + "\n")
     image = _image(data)
     if image is not None:

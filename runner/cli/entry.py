@@ -50,7 +50,7 @@ def _check_folder() -> None:
 
 def main_of_words() -> NoReturn:
     """Runs the command that the first argument names, as `python -m runner.<command>`; trains if it names none."""
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    word = next(iter(sys.argv[1:]), "")
     if word.isalpha() and word in import_module("runner.cli.commands").commands():
         del sys.argv[1]
         if word != "train":
@@ -75,15 +75,14 @@ def call(module: str, function: str, *arguments: object) -> NoReturn:
     if "--" in own:  # before another command
         own = own[: own.index("--")]
     if "--version" in own:
-        module = "runner.cli.commands"
-        function = "print_versions"
-        arguments = ()
-    elif not {"-h", "--help"}.isdisjoint(own):
-        module = "runner.cli.commands"
-        function = "run"
-        arguments = ("runner.cli.help", own)
-    else:
-        _check_folder()
+        _exit_with("runner.cli.commands", "print_versions")
+    if not {"-h", "--help"}.isdisjoint(own):
+        _exit_with("runner.cli.commands", "run", "runner.cli.help", own)
+    _check_folder()
+    _exit_with(module, function, *arguments)
+
+
+def _exit_with(module: str, function: str, *arguments: object) -> NoReturn:
     with import_module("runner.cluster.exiting").exiting() as codes:
         codes.append(getattr(import_module(module), function)(*arguments))
     raise AssertionError("the context exits")

@@ -60,8 +60,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
     # Every process takes part, and process 0 reports.
     with stages.stage(f"evaluating {split}"):
-        limit = config.trainer.limit_eval_batches
-        evaluation = evaluated(engine, config.dataset, config.task, task, source, limit)
+        evaluation = evaluated(engine, config.dataset, config.task, task, source, config.trainer.limit_eval_batches)
     if not team.is_first:
         return
     task_report = Report({}, {})
@@ -80,7 +79,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         ("mesh", description),
         ("examples", f"{evaluation.examples:,}"),
     ]
-    totals += [(name, shown(value)) for name, value in found.items()]
+    for name, value in found.items():
+        totals.append((name, shown(value)))
     console.print(result_table(totals))
     tables: dict[str, list[dict[str, Cell]]] = {}
     for title, (columns, rows) in task_report.tables.items():
@@ -105,10 +105,13 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 def _chosen(config: DatasetConfig, split: str, data: Dataset) -> tuple[DataSource, str]:
     """Returns the split that `evaluate.split` selects, and its expression if it has one."""
     if split == "train":
-        # Without augmentation, as in every evaluation.
-        source = replace(data.train, training=False) if isinstance(data.train, Augmented) else data.train
-        # With a holdout the expression would include the examples that are held out.
-        return source, config.train if config.holdout == 0 else "train"
+        source = data.train
+        if isinstance(source, Augmented):
+            source = replace(source, training=False)  # as in every evaluation
+        if config.holdout:
+            # The expression would include the examples that are held out.
+            return source, split
+        return source, config.train
     if split == "validation":
         if data.validation is None:
             problem = "the run has no validation split"

@@ -22,11 +22,8 @@ _USAGE = {
     "init": "runner init <folder>",
     "supervise": "runner supervise -- <command>",
 }
-# Command -> groups that only it reads.
-_OWN_GROUPS = {
-    **{name: (name,) for name in ("plan", "advise", "evaluate", "generate", "export")},
-    "verify": ("verify", "replay"),
-}
+# Commands with a group of their own, which has their name; runner.verify has a second one.
+_WITH_A_GROUP = ("plan", "advise", "evaluate", "generate", "export", "verify")
 _FOOTER = "--cfg job prints the whole config, --version versions; HYDRA_FULL_ERROR=1 shows tracebacks"
 _LINE = re.compile(r"(?P<indent> *)(?P<key>\w+):(?P<value>.*?)(?: # (?P<says>.*))?")
 
@@ -66,14 +63,17 @@ def completed(line: str) -> tuple[str, list[str]]:
 
 
 def _groups() -> list[str]:
-    found = {path.name for folder in search_path.folders() for path in folder.iterdir() if path.is_dir()}
+    found: set[str] = set()
+    for folder in search_path.folders():
+        found.update(path.name for path in folder.iterdir() if path.is_dir())
     return sorted(found - {"hydra"})
 
 
 def _of_command(name: str, does: str, examples: Sequence[str]) -> list[str]:
     usual = f"runner {name} [group=option] [key=value ...]".replace(f" {TRAIN}", "")
     lines = [f"{does[0].upper()}{does[1:]}.", "", f"usage: {_USAGE.get(name, usual)}", "", "examples:"]
-    lines += [f"  {example}" for example in examples]
+    for example in examples:
+        lines.append(f"  {example}")
     rows: dict[str, str] = {}
     if name == TRAIN:
         rows = {command: does for command, (does, _) in commands().items() if command != TRAIN}
@@ -82,8 +82,10 @@ def _of_command(name: str, does: str, examples: Sequence[str]) -> list[str]:
         return [*lines, *groups, _FOOTER]
     if name == "runs":
         rows = ACTIONS | {f"{key}=": does for key, does in KEYS.items()}
-    for group in _OWN_GROUPS.get(name, ()):
-        rows |= _keys(group, "default")
+    if name in _WITH_A_GROUP:
+        rows = _keys(name, "default")
+    if name == "verify":
+        rows |= _keys("replay", "default")
     if rows:
         lines += ["", "actions and keys:" if name == "runs" else "its own keys:", *_table(rows)]
     if name not in _USAGE:
@@ -112,8 +114,11 @@ def _of_group(group: str, option: str = "") -> list[str]:
 
 def _keys(group: str, option: str) -> dict[str, str]:
     """Returns the keys of an option, as they are typed, with their comments; those that it shares come first."""
-    rows = _commented(group, option)
-    return {f"{key}={value}".removesuffix("="): says for key, (value, says) in rows.items() if says}
+    rows = {}
+    for key, (value, says) in _commented(group, option).items():
+        if says:
+            rows[f"{key}={value}".removesuffix("=")] = says
+    return rows
 
 
 def _commented(group: str, option: str) -> dict[str, tuple[str, str]]:

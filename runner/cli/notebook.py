@@ -138,18 +138,22 @@ def sweep(*overrides: Overrides, **keywords: object) -> Result:
 
 
 def compare(*runs: str | OpenedRun, sweep: str | None = None, uri: str | None = None) -> Result:
-    """Compares runs: ids, names, `latest` or objects; or the jobs of a sweep; or else the newest 30.
-
-    `uri` is that of the tracking store, as of `open_run`.
+    """Compares runs: ids, names, `latest` or objects; or a sweep's jobs; or the newest 30. `uri` is as of `open_run`.
 
     Raises:
       ConfigError: there is no such run or sweep.
       EngineError: no run matches, or the store can't be used.
     """
     folder = _folder("compare")
-    words = [f"run={run if isinstance(run, str) else run.run_id}" for run in runs]
-    words += [f"{key}={value}" for key, value in (("sweep", sweep), ("uri", uri)) if value is not None]
-    run_command("runner.runs", ["compare", *words, f"out={folder}"], quiet=True)
+    words = ["compare", f"out={folder}"]
+    for run in runs:
+        if isinstance(run, OpenedRun):
+            run = run.run_id
+        words.append(f"run={run}")
+    for key, value in (("sweep", sweep), ("uri", uri)):
+        if value is not None:
+            words.append(f"{key}={value}")
+    run_command("runner.runs", words, quiet=True)
     return _table(folder)
 
 
@@ -177,10 +181,13 @@ def trained(typed: Sequence[str], start: Callable[[MeshConfig, list[str]], objec
     config = compose(*typed)
     folder = _folder("runs", typed, _RUN_DIR)
     start(config.mesh, [*typed, f"{_RUN_DIR}={quoted(folder.as_posix())}"])
-    if MLFLOW not in config.tracking.writers:
-        return _of_folder(folder)
-    newest = max(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
-    return open_run(run_file.run_id_of(newest), config.tracking.uri)
+    if MLFLOW in config.tracking.writers:
+        newest = max(folder.glob(run_file.PATTERN), key=lambda file: file.stat().st_mtime)
+        return open_run(run_file.run_id_of(newest), config.tracking.uri)
+    status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
+    recorded = OmegaConf.load(folder / "config.yaml")
+    assert isinstance(recorded, DictConfig)
+    return OpenedRun(folder.name, folder.name, status, recorded, records.results_of(folder), None, folder)
 
 
 def _result(command: str, overrides: Sequence[Overrides], keywords: Mapping[str, object]) -> Result:
@@ -251,9 +258,12 @@ class OpenedRun:
         """
         if self._store is None:
             return pd.DataFrame({name: [value] for name, value in self.results.items()})
-        columns = {name: dict(records.history(self._store, self.run_id, name)) for name in self.results}
-        # A figure of the run as a whole has no points.
-        columns = {name: points for name, points in columns.items() if points}
+        columns = {}
+        for name in self.results:
+            points = records.history(self._store, self.run_id, name)
+            # A figure of the run as a whole has no points.
+            if points:
+                columns[name] = dict(points)
         frame = pd.DataFrame(columns).sort_index()
         frame.index.name = "step"
         return frame
@@ -280,11 +290,3 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
             assert isinstance(loaded, DictConfig)
             config = loaded
     return OpenedRun(record.run_id, record.name, record.status, config, record.metrics, store)
-
-
-def _of_folder(folder: Path) -> OpenedRun:
-    """Returns the run of a folder, which nothing tracked."""
-    status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
-    config = OmegaConf.load(folder / "config.yaml")
-    assert isinstance(config, DictConfig)
-    return OpenedRun(folder.name, folder.name, status, config, records.results_of(folder), None, folder)

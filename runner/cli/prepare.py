@@ -79,10 +79,8 @@ def _claimed_together(composed: DictConfig) -> Path:
     """Returns the folder of this process: the run's for process 0, and one inside it for each other process."""
     team = current()
 
-    def claim_on_first() -> str:
-        return str(folders.claim(_RUN_DIR, directory(composed, _RUN_DIR)))
-
-    folder = Path(team.broadcast("the run's folder", claim_on_first))
+    first = team.broadcast("the run's folder", lambda: str(folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))))
+    folder = Path(first)
     if not team.is_first:
         folder = folders.claim(_RUN_DIR, folder / _OF_PROCESSES / str(team.index))
         with read_write(composed), open_dict(composed):
@@ -115,10 +113,12 @@ def _launched(cluster: ClusterConfig, on: MeshConfig, command: Sequence[str], li
 
 def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:
     """Returns a typed command line with the folder of the run that was found: that of `resume=latest` may change."""
-    if resumed is None or resumed == AUTO:
-        return list(command)
-    fixed = f"{_RESUME}={quoted(resumed)}"
-    return [fixed if key_of(argument) == _RESUME else argument for argument in command]
+    arguments = list(command)
+    if resumed is not None and resumed != AUTO:
+        for index, argument in enumerate(command):
+            if key_of(argument) == _RESUME:
+                arguments[index] = f"{_RESUME}={quoted(resumed)}"
+    return arguments
 
 
 def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> dict[str, object]:

@@ -34,7 +34,11 @@ class Page:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs MLflow's server until Ctrl-C, which is raised as Interrupted; returns if the store is a server itself."""
-    page = build(Page, {key: value for key, _, value in (text.partition("=") for text in arguments)}, "")
+    content = {}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        content[key] = value
+    page = build(Page, content, "")
     values.check(page)
     uri = tracking_uri(page.uri, project_root())
     path = sqlite_path(uri)
