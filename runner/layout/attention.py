@@ -7,7 +7,7 @@ G key/value heads, K head width, N = H * K.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.layout.axes import Shape
@@ -167,14 +167,12 @@ def _by_owner(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
         longer = [other for other in by_suffix.get(owner, ()) if other in by_owner]
         if owner not in by_owner or len(longer) != 1:
             continue
+        siblings = by_owner[owner] + by_owner[longer[0]]
         # Two layers of one name can't be siblings.
-        if _names(by_owner[owner]).isdisjoint(_names(by_owner[longer[0]])):
-            by_owner[owner] += by_owner.pop(longer[0])
+        if len({layer.name for layer in siblings}) == len(siblings):
+            by_owner[owner] = siblings
+            del by_owner[longer[0]]
     return by_owner
-
-
-def _names(layers: Iterable[Layer]) -> set[str]:
-    return {layer.name for layer in layers}
 
 
 def _suffixes(path: str) -> Iterator[str]:
@@ -214,9 +212,9 @@ def _by_heads(
     width_dim = fit.query_form.index("D")
     roles: dict[str, Role] = {}
     # A projection of the query's shape and another name, such as a gate of the heads, has the heads too.
-    same_shape = [layer for layer in projections.others if layer.shape == query.shape]
-    for layer in (query, *same_shape):
-        roles |= _input_roles(layer, Role("heads", owner, fit.heads, heads_dim, width=width_dim))
+    for layer in (query, *projections.others):
+        if layer.shape == query.shape:
+            roles |= _input_roles(layer, Role("heads", owner, fit.heads, heads_dim, width=width_dim))
     for layer in key_and_value:
         groups = key_and_value[0].shape[heads_dim]
         noun = "heads"
@@ -349,8 +347,7 @@ def _head_widths(variables: Mapping[str, Shape]) -> dict[str, int | None]:
         owner, _, name = layer.rpartition("/")
         if owner in widths:
             continue
-        words = words_of(name)
-        if words & _NAMES["query"] and any("norm" in word for word in words):
+        if words_of(name) & _NAMES["query"] and "norm" in name.lower():
             widths[owner] = None
             if len(shape) == 1:
                 widths[owner] = shape[0]

@@ -118,12 +118,10 @@ class _Plan:
         return found
 
     def kernel_elements(self, layer: str) -> int:
-        """Returns the number of elements of a layer's kernel."""
         return math.prod(self.layers[layer]["kernel"])
 
 
 def _shard_transformers(plan: _Plan, structure: transformers.Structure, axes: Mapping[str, int]) -> None:
-    """Decides the variables of recognized parts of a transformer."""
     for path, role in structure.roles.items():
         if not plan.is_open(path):
             continue
@@ -196,7 +194,6 @@ def _shard_single_dense(plan: _Plan) -> None:
 
 
 def _shard_convolutions(plan: _Plan) -> None:
-    """Decides kernels of convolutions over images."""
     for layer, shapes in plan.layers.items():
         shape = shapes.get("kernel", ())
         if len(shape) != 4 or math.prod(shape) < SMALL:
@@ -251,7 +248,6 @@ def _shard_over_batch(
 
 
 def _count(shape: Shape) -> str:
-    """Returns the number of elements with its unit."""
     elements = math.prod(shape)
     if elements == 1:
         return "1 element"

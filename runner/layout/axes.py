@@ -50,8 +50,7 @@ def inner_batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | Non
 def data_axes(config: LayoutConfig, axes: Mapping[str, int]) -> set[str]:
     """Returns the axes that shard any dim of a batch's arrays, over which gradients are summed."""
     others = (batch_axis(config, axes), config.sequence)
-    candidates = itertools.chain(others, *config.inputs.values())
-    return {name for axis in candidates for name in names_of(axis)}
+    return axes_of([others, *config.inputs.values()])
 
 
 def replicated(shape: Shape) -> Spec:
@@ -59,9 +58,12 @@ def replicated(shape: Shape) -> Spec:
     return (None,) * len(shape)
 
 
-def axes_of(specs: Iterable[Spec]) -> set[str]:
+def axes_of(specs: Iterable[Iterable[str | None]]) -> set[str]:
     """Returns the axes that shard a dim of any array."""
-    return {name for spec in specs for axis in spec for name in names_of(axis)}
+    names = set[str]()
+    for axis in itertools.chain.from_iterable(specs):
+        names.update(names_of(axis))
+    return names
 
 
 def without_axes(spec: Spec, axes: Collection[str]) -> Spec:

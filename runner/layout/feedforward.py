@@ -58,11 +58,12 @@ def alone(layers: Sequence[Layer], widths: Collection[int]) -> dict[str, Role]:
         if layer.parent and len(layer.shape) == 2:
             by_block.setdefault(layer.parent, []).append(layer)
     roles: dict[str, Role] = {}
-    rank = {width: index for index, width in enumerate(widths)}
     for block, dense in by_block.items():
-        # Only widths that a layer of the block has as its output can be the model's here.
-        block_widths = {layer.shape[1] for layer in dense} & rank.keys()
-        for width in sorted(block_widths, key=rank.__getitem__):
+        output_widths = {layer.shape[1] for layer in dense}
+        for width in widths:
+            # Only widths that a layer of the block has as its output can be the model's here.
+            if width not in output_widths:
+                continue
             # Hidden units are more than the width, else any two dense layers would be a feed-forward.
             wide = [layer for layer in dense if max(layer.shape) > width]
             for path, role in dict(_feedforwards(block, width, wide)).items():
@@ -111,7 +112,8 @@ def _square_ups_and_downs(dense: Sequence[Layer]) -> tuple[list[Layer], list[Lay
     named_down = [layer for layer in dense if words_of(layer.name) & _DOWN_NAMES]
     if len(named_down) == 1:
         down = named_down[0]
-    ups = [layer for layer in dense if layer is not down]
+    ups = list(dense)
+    ups.remove(down)
     return ups, [down]
 
 

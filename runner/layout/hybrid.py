@@ -31,19 +31,20 @@ def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[s
     size = axes.get(BATCH, 1)
     if size == 1 or BATCH not in names_of(batch_axis(config, axes)) or config.inputs:
         return None
-    to_shard = []
+    to_shard = 0
+    replicated = 0
     for placement in placed.values():
-        rule = None
-        if placement.rule is not None and placement.rule < len(config.rules):
-            rule = config.rules[placement.rule]
-        is_large = rule is not None and math.prod(placement.shape) >= rule.min_elements
-        if rule is not None and is_large and BATCH in (rule.shard, rule.store):
-            to_shard.append(placement)
-    replicated = [placement for placement in to_shard if BATCH not in placement.spec]
+        if placement.rule is None or placement.rule >= len(config.rules):
+            continue
+        rule = config.rules[placement.rule]
+        if math.prod(placement.shape) >= rule.min_elements and BATCH in (rule.shard, rule.store):
+            to_shard += 1
+            if BATCH not in placement.spec:
+                replicated += 1
     if not replicated:
         return None
     reason = (
-        f"axis {BATCH!r} of size {size} divides no dim of {len(replicated)} of the {len(to_shard)} variables that it "
+        f"axis {BATCH!r} of size {size} divides no dim of {replicated} of the {to_shard} variables that it "
         "is to shard, so each device stores them whole"
     )
     shapes = {path: placement.shape for path, placement in placed.items()}
@@ -62,7 +63,7 @@ def split(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[s
         if stored < best:
             best = stored
             found = Split(reason, split_axes)
-    if found is None and 2 * len(replicated) > len(to_shard):
+    if found is None and 2 * replicated > to_shard:
         return Split(reason)
     return found
 

@@ -63,12 +63,11 @@ def _too_few_devices(config: MeshConfig, needed: int, available: int) -> ConfigE
         fix += ", or set mesh.device=cpu"
     elif needed <= MOST_CPU_DEVICES:
         fix += f", or set mesh.cpu_devices={needed}"
-    axes = ",".join(f"{name}:{size}" for name, size in config.axes.items())
     noun = "devices are"
     if available == 1:
         noun = "device is"
     problem = f"needs {needed} devices, but only {available} {kind.upper()} {noun} available"
-    return invalid("mesh.axes", f"{{{axes}}}", problem=problem, fix=fix)
+    return invalid("mesh.axes", braced(config.axes), problem=problem, fix=fix)
 
 
 def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> list[int]:
@@ -108,9 +107,15 @@ def size(axes: dict[str, int]) -> int:
     return math.prod(axes.values())
 
 
+def braced(axes: Mapping[str, int]) -> str:
+    """Returns the axes in the form `{batch:4,model:2}`."""
+    pairs = ",".join(f"{name}:{count}" for name, count in axes.items())
+    return f"{{{pairs}}}"
+
+
 def override(axes: Mapping[str, int]) -> str:
     """Returns the axes as on a command line, in quotes: a shell would make two words of the braces."""
-    return f"'mesh.axes={{{','.join(f'{name}:{count}' for name, count in axes.items())}}}'"
+    return f"'mesh.axes={braced(axes)}'"
 
 
 def describe(axes: dict[str, int]) -> str:

@@ -40,7 +40,8 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
     problems: list[ConfigError] = []
     for path, shape in variables.items():
         placed[path], misfits = first_match(config.rules, patterns, path, shape, axes, structure)
-        problems += [_misfit(config, placed[path], misfit) for misfit in misfits]
+        for misfit in misfits:
+            problems.append(_misfit(config, placed[path], misfit))
     problems += _unused_rules(config, patterns, placed)
     # A message is one line, which has room for the first problem only.
     if problems:
@@ -54,7 +55,6 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
 
 
 def _misfit(config: LayoutConfig, placement: Placement, misfit: Misfit) -> ConfigError:
-    """Returns the error for the spec of a rule that does not fit its variable."""
     assert placement.rule is not None
     problem = f"{misfit.problem} of {placement.path}, shape {list(placement.shape)}"
     spec = show(config.rules[placement.rule].spec or [])

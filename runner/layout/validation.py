@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runner.config import search_path
@@ -49,8 +49,7 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
         over the axis of a rule that shards heads.
     """
     if config.sequence is not None:
-        by_sequence = {name: spec for name, spec in arrays.items() if name not in config.inputs}
-        _check_lengths(config.sequence, by_sequence, arrays, axes)
+        _check_lengths(config.sequence, config.inputs, arrays, axes)
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
         if name in arrays:
@@ -87,16 +86,16 @@ def _check_heads(key: str, value: str, axis: str, rules: Sequence[RuleConfig]) -
 
 
 def _check_lengths(
-    axis: str, sharded: Mapping[str, ArraySpec], arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]
+    axis: str, inputs: Collection[str], arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]
 ) -> None:
-    """Checks that there are sequences, and that the axis divides their length."""
+    """Checks that there are sequences, and that the axis divides the length of those that `inputs` does not name."""
     key = "layout.sequence"
     if not any(SEQUENCE in spec.dims for spec in arrays.values()):
         problem = f"needs an array with a dim named sequence, as none of {', '.join(arrays)} has"
         raise invalid(key, axis, problem=problem, fix=f"remove {key}")
     size = axes[axis]
-    for name, spec in sharded.items():
-        if SEQUENCE not in spec.dims:
+    for name, spec in arrays.items():
+        if name in inputs or SEQUENCE not in spec.dims:
             continue
         length = spec.shape[spec.dims.index(SEQUENCE)]
         if length % size:
