@@ -173,7 +173,8 @@ class Engine(ABC):
         if hasattr(model, "summary"):
             model.summary(print_fn=lines.append)
         else:
-            lines += [f"{path}  {placement.shape}" for path, placement in self.placements.items()]
+            for path, placement in self.placements.items():
+                lines.append(f"{path}  {placement.shape}")
         return "\n".join(lines) + "\n"
 
     @abstractmethod
@@ -222,9 +223,11 @@ class Engine(ABC):
         """Returns whole, unclipped gradients of the first batch's loss by canonical path; no state changes."""
         placed = self.place(calls.first(batches))
         rounds = [self._gradient_round(placed, step, index) for index in range(self._microbatches)]
+        gradients = {}
         # Each round gives its microbatch's share of the mean loss's gradients.
-        sums = [np.array(sum(shares)) for shares in zip(*rounds, strict=True)]
-        return dict(zip(self.trainable, sums, strict=True))
+        for path, *shares in zip(self.trainable, *rounds, strict=True):
+            gradients[path] = np.array(sum(shares))
+        return gradients
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
         """Evaluates over every example of weight 1, with the EMA weights if the run keeps them."""
@@ -277,8 +280,8 @@ class Engine(ABC):
         """
         # Not the model too: rounding differs between batches of two sizes, and most of all in bfloat16.
         outputs = self._start_evaluation(batch).outputs
-        of_all, of_first = (self._judged(outputs, batch, rows) for rows in (None, kept))
-        return of_all | {LOSS: of_all[LOSS][:kept]}, of_first
+        of_all = self._judged(outputs, batch, None)
+        return of_all | {LOSS: of_all[LOSS][:kept]}, self._judged(outputs, batch, kept)
 
     def _judged(self, outputs: Outputs, batch: HostBatches, rows: int | None) -> dict[str, Array]:
         """Returns the loss (B,) and totals that the task's functions compute of so many first rows; None: of all."""
@@ -302,7 +305,6 @@ class Engine(ABC):
         return {name: (None, *spec[1:]) for name, spec in self._array_specs.items()}
 
     def _is_divided(self, batch: HostBatches) -> bool:
-        """Returns whether the mesh divides the rows of an evaluation batch."""
         rows: int = batch.weights.shape[1]
         return rows % axis_size(self.axes, self.batch_axis) == 0
 

@@ -110,7 +110,6 @@ class _Sums(Generic[T]):
         self._named: dict[str, list[Array]] = {}
 
     def add(self, result: BatchResult[T], batch: HostBatches) -> None:
-        """Waits for a batch and adds its result."""
         weights = batch.weights[0]
         is_example = batch.arrays[WEIGHT][0] > 0
         # Selected by `where`: padding may give NaN, which a product with weight 0 would keep.
@@ -152,7 +151,6 @@ class _Sums(Generic[T]):
         self._keeps = False
 
     def evaluation(self) -> Evaluation:
-        """Returns the metrics of all batches."""
         totals = self._totals | {LOSS: np.asarray(self._loss), WEIGHT: np.asarray(self._weight)}
         metrics = {LOSS: 0.0}
         if self._examples:

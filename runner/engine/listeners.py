@@ -50,8 +50,11 @@ def make(entries: Sequence[Mapping[str, Any]], given: Sequence[Any] = ()) -> lis
     Raises:
       ConfigError: one can't be made, is no callback, or steers, as a subclass of `EarlyStopping` does.
     """
-    found = [_made(f"trainer.callbacks[{index}]", entry) for index, entry in enumerate(entries)]
-    found += [(f"callbacks[{index}]", callback) for index, callback in enumerate(given)]
+    found = []
+    for index, entry in enumerate(entries):
+        found.append(_made(f"trainer.callbacks[{index}]", entry))
+    for index, callback in enumerate(given):
+        found.append((f"callbacks[{index}]", callback))
     for key, callback in found:
         name = type(callback).__name__
         if not all(callable(getattr(callback, method, None)) for method in _METHODS):
@@ -64,7 +67,8 @@ def make(entries: Sequence[Mapping[str, Any]], given: Sequence[Any] = ()) -> lis
 def _made(key: str, entry: Mapping[str, Any]) -> Listener:
     path = entry[_TARGET]
     kind = import_path.load(path, f"{key}.{_TARGET}")
-    options = {name: value for name, value in entry.items() if name != _TARGET}
+    options = dict(entry)
+    del options[_TARGET]
     import_path.check_options(key, path, kind, options, write="write {name}: ...")
     for name, value in options.items():
         # YAML has no functions: those of a LambdaCallback are named by their import paths.

@@ -81,7 +81,7 @@ def _mesh_steps(
         if not reread:
             vector = packed.summed(gradients[:2], _size(mesh, axis))
             if vector is not None:
-                gradients[:2] = packed.unpack(vector, [gradient.shape for gradient in gradients[:2]])
+                gradients[:2] = packed.unpack(vector, gradients[:2])
         velocities = []
         for slot, gradient in zip(slots, gradients, strict=True):
             velocities.append(_MOMENTUM * slot.read_value() - _RATE * gradient)

@@ -98,8 +98,12 @@ def check_resources(graph: tf.Graph, names: _Names) -> None:
 
 def compile_error(text: str) -> ConfigError:
     """Returns the error for a step that DTensor could not compile."""
-    found = (re.search(pattern, text) for pattern in _OPERATION_PATTERNS)
-    operation = next((match.group(1) for match in found if match), "(unnamed)")
+    operation = "(unnamed)"
+    for pattern in _OPERATION_PATTERNS:
+        match = re.search(pattern, text)
+        if match:
+            operation = match.group(1)
+            break
     return ConfigError(
         f"layout and model don't fit: DTensor can't compile operation {operation} as it is sharded ({_reason(text)}); "
         "use layout=replicated or mesh=single, or set engine=jax"

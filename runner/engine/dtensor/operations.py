@@ -137,8 +137,9 @@ def masks_from_scope(model: tf.Module) -> Iterator[None]:
     for layer in model.submodules:
         if isinstance(layer, private.RandomLayer):
             layer_names[private.generator(layer)] = layer.name
-    classes = {generator: type(generator) for generator in layer_names}
+    classes = {}
     for generator, name in layer_names.items():
+        classes[generator] = type(generator)
         generator.layer_name = name
         generator.__class__ = _ScopedGenerator
     try:

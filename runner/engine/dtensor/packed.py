@@ -26,13 +26,13 @@ def pack(values: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.concat([_padded(tf.reshape(value, [-1])) for value in values], 0)
 
 
-def unpack(vector: tf.Tensor, shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:
-    """Returns the values in a vector (N,)."""
+def unpack(vector: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the values in a vector (N,), of the shapes of other tensors or variables."""
     values = []
     start = 0
-    for shape in shapes:
-        size = math.prod(shape)
-        values.append(tf.reshape(tf.slice(vector, [start], [size]), shape))
+    for other in like:
+        size = math.prod(other.shape)
+        values.append(tf.reshape(tf.slice(vector, [start], [size]), other.shape))
         start += -(-size // _ALIGNMENT) * _ALIGNMENT
     return values
 

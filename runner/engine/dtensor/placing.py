@@ -76,10 +76,12 @@ class _Exchange:
             arguments = list(map(self._exchanged, value.args))
             keywords = map_values(self._exchanged, value.keywords)
             return functools.partial(self._exchanged(value.func), *arguments, **keywords)
-        elif isinstance(value, list):
-            self._exchange_list(value)
-        elif isinstance(value, dict):
-            self._exchange_dict(value)
+        elif isinstance(value, list | dict) and id(value) not in self._seen:
+            self._seen.add(id(value))
+            if isinstance(value, list):
+                self._exchange_list(value)
+            else:
+                self._exchange_dict(value)
         elif type(value) is tuple:
             new = tuple(map(self._exchanged, value))
             # Returned itself if nothing changed, so that the owner's attribute is not set in vain.
@@ -88,9 +90,6 @@ class _Exchange:
         return value
 
     def _exchange_list(self, values: list[Any]) -> None:
-        if id(values) in self._seen:
-            return
-        self._seen.add(id(values))
         # A list that Keras tracks has its items twice, in itself and in `_storage`. The methods of `list` itself
         # bypass the tracking.
         for items in (values, getattr(values, "_storage", values)):
@@ -98,9 +97,6 @@ class _Exchange:
                 list.__setitem__(items, index, self._exchanged(item))
 
     def _exchange_dict(self, values: dict[Any, Any]) -> None:
-        if id(values) in self._seen:
-            return
-        self._seen.add(id(values))
         # A dict that Keras tracks is a wrapper of a plain one.
         items = getattr(values, "__wrapped__", values)
         for key, item in list(items.items()):

@@ -13,7 +13,7 @@ from runner.data.base import Array
 from runner.engine.dtensor import packed
 from runner.engine.dtensor.arrays import pack_part, zeros
 from runner.engine.dtensor.variable_reads import read_stored, read_value
-from runner.engine.mappings import map_values
+from runner.engine.mappings import map_values, subset
 from runner.engine.optim.norms import clip
 from runner.engine.optim.rules import Rule, make_rule
 from runner.engine.optim.schedules import learning_rate
@@ -34,6 +34,11 @@ class State:
     def saved(self) -> dict[str, dtensor.DVariable]:
         """Returns the variables of a checkpoint, by path."""
         return {**self.variables, **self.slots}
+
+    @property
+    def trained(self) -> list[dtensor.DVariable]:
+        """Returns the trained variables, in the model's order."""
+        return list(subset(self.variables, self.trainable).values())
 
     def assign(self, values: Mapping[str, Array]) -> None:
         """Sets variables and slots from whole arrays by path, see `runner.engine.base.part_of`."""
@@ -71,7 +76,7 @@ class Update:
     def _packed(self) -> list[list[dtensor.DVariable]]:
         """Returns the variables in each vector: the weights, then those of each slot."""
         state = self._state
-        kinds = [[state.variables[path] for path in state.trainable]]
+        kinds = [state.trained]
         for slot in self._rule.slots:
             kinds.append([state.slots[slot_path(slot, path)] for path in state.trainable])
         return kinds
@@ -87,8 +92,7 @@ class Update:
         if not self.packs:
             return
         for variables, vector in zip(self._packed(), vectors, strict=True):
-            shapes = [variable.shape for variable in variables]
-            for variable, value in zip(variables, packed.unpack(vector, shapes), strict=True):
+            for variable, value in zip(variables, packed.unpack(vector, variables), strict=True):
                 variable.assign(value)
 
     def apply_packed(
@@ -101,7 +105,7 @@ class Update:
         gradients = [gradient]
         if self._config.clip.norm is not None:
             # Each gradient is clipped by its own norm.
-            gradients = packed.unpack(gradient, [self._state.variables[path].shape for path in self._state.trainable])
+            gradients = packed.unpack(gradient, self._state.trained)
         clipped = clip(self._config.clip, gradients, tf)
         gradient = clipped[0]
         if self._config.clip.norm is not None:
@@ -109,7 +113,7 @@ class Update:
         old_weight, *old_slots = before
         slots = dict(zip(self._rule.slots, old_slots, strict=True))
         weight, new_slots = self._rule.update(gradient, old_weight, slots, self._rate(done, factor), done + 1.0)
-        return weight, *(new_slots[slot] for slot in self._rule.slots)
+        return weight, *subset(new_slots, self._rule.slots).values()
 
     def apply(self, gradients: Sequence[tf.Tensor], done: tf.Tensor, factor: tf.Tensor) -> None:
         """Reads every variable, then computes, then writes.

@@ -133,9 +133,8 @@ class Steps:
         """Returns the gradients of step `numbers[0]` of K, after `numbers[1]` earlier ones."""
         i = tf.cast(tf.gather(numbers, 0), tf.int32)
         share_b = tf.gather(_shares(arrays, numbers), i)
-        sources = [self._state.variables[path] for path in self._state.trainable]
         with deferred(list(self._state.variables.values()), kept=False):
-            return self._backward(_batch(arrays, i), share_b, tf.gather(numbers, 1), sources).gradients
+            return self._backward(_batch(arrays, i), share_b, tf.gather(numbers, 1), self._state.trained).gradients
 
     def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs, tf.Tensor | None]:
         """Evaluates one batch, arrays (1, B, ...): losses (B,), the task's totals, outputs, losses of layers.
@@ -176,12 +175,12 @@ class Steps:
         DTensor's all-reduce combiner does not keep the order of reads and writes; a step without such an order has
         none to lose, and `check_order` verifies that.
         """
-        trained = [self._state.variables[path] for path in self._state.trainable]
+        trained = self._state.trained
         sources: Sequence[tf.Tensor] = trained
         lent = {}
         if packed_state:
-            sources = packed.unpack(packed_state[0], [variable.shape for variable in trained])
-            lent = {id(variable): weight for variable, weight in zip(trained, sources, strict=True)}
+            sources = packed.unpack(packed_state[0], trained)
+            lent = dict(zip(map(id, trained), sources, strict=True))
         with deferred(list(self._state.variables.values()), lent) as assigned:
             backward = self._backward(batch, share_b, done, sources)
             gradients = backward.gradients
@@ -196,7 +195,7 @@ class Steps:
                 packed_state = self._update.apply_packed(vector, done, factor, packed_state)
             else:
                 if vector is not None:
-                    gradients = packed.unpack(vector, [gradient.shape for gradient in gradients])
+                    gradients = packed.unpack(vector, gradients)
                 self._update.apply(gradients, done, factor)
         names = self._check_model()
         if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:

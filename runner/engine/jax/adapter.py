@@ -156,7 +156,7 @@ class Keras3Factory:
         with keras.StatelessScope():
             found = jax.eval_shape(results, variable_shapes(model), shapes)
         # JAX sorts the names.
-        task.settle({name: found[name] for name in order})
+        task.settle(subset(found, order))
         return model
 
     def _with_variables(self, model: keras.Model) -> keras.Model:

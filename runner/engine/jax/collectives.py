@@ -6,6 +6,7 @@ devices. XLA merges collectives: one instruction then carries several tensors.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -270,8 +271,9 @@ def _axis(attributes: str, axes: Mapping[str, int]) -> str:
         pairs = []
         # A group may be a part of an axis's devices: XLA splits by it a dim that the whole axis would not divide.
         for first, *others in hlo.replica_groups(attributes, math.prod(axes.values())):
-            pairs += [(first, other) for other in others]
+            for other in others:
+                pairs.append((first, other))
     numbers = np.asarray(pairs, np.int64).reshape(-1, 2).T
     places = np.asarray(np.unravel_index(numbers, tuple(axes.values())))
     differs = (places[:, 0] != places[:, 1]).any(axis=-1)
-    return "+".join(name for name, is_different in zip(axes, differs, strict=True) if is_different)
+    return "+".join(itertools.compress(axes, differs))

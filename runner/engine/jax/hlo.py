@@ -96,7 +96,10 @@ def run_counts(program: Sequence[Instruction]) -> dict[str, int]:
     for instruction in program:
         called = instruction.called()
         known = _TRIP_COUNT.search(instruction.attributes)
-        count = max([limits.get(name, 1) for name, attribute in called.items() if attribute == "condition"], default=1)
+        count = 1
+        for name, attribute in called.items():
+            if attribute == "condition":
+                count = limits.get(name, 1)
         if known:
             count = int(known[1])
         for name in called:

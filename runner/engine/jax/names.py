@@ -68,7 +68,6 @@ class Names:
             self._variables[id(variable)] = _Paths(variable.path, walked.full)
 
     def _walk(self, owner: keras.Layer, short: str, full: str) -> None:
-        """Notes all that a layer or model holds."""
         if id(owner) in self._walked:
             return
         self._walked.add(id(owner))

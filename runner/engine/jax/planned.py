@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
@@ -29,6 +28,7 @@ from runner.config.schema import HardwareConfig
 from runner.data.base import WEIGHT
 from runner.engine.base import HostBatches, LossShapes, LossSplit, PlacedBatches, TracedSizes
 from runner.engine.calls import cut
+from runner.engine.common import splits_examples_alone
 from runner.engine.devices import COMPILERS, has_compiler
 from runner.engine.jax import private, residuals
 from runner.engine.jax.compile import Options
@@ -124,10 +124,12 @@ class PlannedEngine(JaxEngine):
             count = chunk_count(parts, self._microbatch_size, loss.tokens, loss.vocabulary, most_bytes)
             # A loss in one chunk is computed whole if there are several parts, see `chunked`.
             is_whole = count == 1 and parts.examples * parts.sequence > 1
-            chunks.append(0 if is_whole else count)
+            if is_whole:
+                count = 0
+            chunks.append(count)
         split = LossSplit(tuple(chunks), parts.examples, parts.sequence)
         splits_tokens = parts.sequence > 1
-        splits_rows = any(any(spec[1:]) for spec in self._array_specs.values())
+        splits_rows = not splits_examples_alone(self._array_specs)
         # Fused attention is left out where tokens are split, and where an axis does not divide the heads.
         (batch_axis,) = self._array_specs[WEIGHT]
         others = [size for axis, size in self.axes.items() if axis not in names_of(batch_axis)]
@@ -174,7 +176,7 @@ class PlannedEngine(JaxEngine):
         return [_described(scores) for scores in self._scores]
 
 
-def _described(arrays: Iterable[jax.ShapeDtypeStruct]) -> list[tuple[tuple[int, ...], str]]:
+def _described(arrays: Iterable[residuals.Aval]) -> list[tuple[tuple[int, ...], str]]:
     return [(tuple(array.shape), str(array.dtype)) for array in arrays]
 
 
@@ -321,7 +323,7 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 def saved_arrays(
     function: Callable[..., Any], weights: object, *others: object
-) -> tuple[list[jax.ShapeDtypeStruct], list[list[jax.ShapeDtypeStruct]]]:
+) -> tuple[list[residuals.Aval], list[list[residuals.Aval]]]:
     """Returns the arrays that a forward pass keeps for the backward pass, and its scores of attention by block.
 
     All have their whole shapes. Weights and arguments themselves are left out, and so is what XLA computes again from
@@ -334,12 +336,8 @@ def saved_arrays(
         return backward
 
     trace = jax.make_jaxpr(forward)(weights, *others).jaxpr
-    outputs = [variable for variable in trace.outvars if not isinstance(variable, jax.extend.core.Literal)]
     saved = []
-    for aval in residuals.held(trace, outputs):
+    for aval in residuals.held(trace, trace.outvars):
         if aval.memory_space != jax.memory.Space.Host:
-            saved.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
-    scores = []
-    for block in residuals.scores(trace):
-        scores.append([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in block])
-    return saved, scores
+            saved.append(aval)
+    return saved, residuals.scores(trace)

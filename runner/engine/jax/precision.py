@@ -30,8 +30,8 @@ from runner.engine.mappings import map_values
 _LOW = "bfloat16"
 
 
-def kind_of(variable: keras.Variable) -> jax.ShapeDtypeStruct:
-    """Returns a variable's shape and dtype."""
+def kind_of(variable: keras.Variable | jax.Array) -> jax.ShapeDtypeStruct:
+    """Returns a variable's or an array's shape and dtype."""
     return jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
 
 

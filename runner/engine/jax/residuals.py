@@ -50,21 +50,22 @@ class _Value:
     is_written: bool = False
 
 
-def held(jaxpr: Jaxpr, outputs: Iterable[Var]) -> list[Aval]:
+def held(jaxpr: Jaxpr, outputs: Iterable[Var | Literal]) -> list[Aval]:
     """Returns the abstract values, arguments left out, that must be in memory to compute some outputs again."""
     environment: dict[Var, _Value] = {}
     for variable in (*jaxpr.invars, *jaxpr.constvars):
         environment[variable] = _Value(variable.aval, is_argument=True)
     _read(jaxpr, environment)
-    kept: dict[int, _Value] = {}
+    # By the value's id.
+    kept: dict[int, Aval] = {}
     # Values that what is kept suffices for.
     covered: set[int] = set()
     for variable in outputs:
         _keep(_value(variable, environment), kept, covered)
-    return [value.aval for value in kept.values()]
+    return list(kept.values())
 
 
-def _keep(value: _Value, kept: dict[int, _Value], covered: set[int]) -> None:
+def _keep(value: _Value, kept: dict[int, Aval], covered: set[int]) -> None:
     """Adds to what is kept what suffices for a value: its sources, or itself if they take more memory.
 
     A dropout mask is smaller than the random bits that it is made of.
@@ -82,11 +83,11 @@ def _keep(value: _Value, kept: dict[int, _Value], covered: set[int]) -> None:
         else:
             stack.extend(current.inputs)
     if value not in sources and sum(map(_bytes, sources)) > _bytes(value):
-        kept[id(value)] = value
+        kept[id(value)] = value.aval
         covered.add(id(value))
         return
     for source in sources:
-        kept[id(source)] = source
+        kept[id(source)] = source.aval
     covered |= visited
 
 
@@ -118,7 +119,8 @@ def _read(jaxpr: Jaxpr, environment: dict[Var, _Value]) -> None:
 
 
 def _called(equation: JaxprEqn, inputs: Sequence[_Value]) -> Iterator[_Value]:
-    (closed,) = [value for key, value in equation.params.items() if key in ("jaxpr", "call_jaxpr", "fun_jaxpr")]
+    (key,) = equation.params.keys() & {"jaxpr", "call_jaxpr", "fun_jaxpr"}
+    closed = equation.params[key]
     inner = getattr(closed, "jaxpr", closed)
     environment: dict[Var, _Value] = {}
     for variable in inner.constvars:
@@ -157,4 +159,4 @@ def scores(jaxpr: Jaxpr) -> list[list[Aval]]:
         (result,) = equation.outvars
         if all(math.prod(result.aval.shape) > math.prod(factor.aval.shape) for factor in equation.invars):
             groups[-1].append(result.aval)
-    return [group for group in groups if group]
+    return list(filter(None, groups))

@@ -21,6 +21,7 @@ from runner.data.base import Array
 from runner.engine.base import part_of
 from runner.engine.jax.precision import as_float32, at_least_float32
 from runner.engine.jax.shards import placed_in_parts
+from runner.engine.mappings import subset
 from runner.engine.optim.rules import Slot
 from runner.layout.paths import ema_path, slot_path
 
@@ -62,7 +63,7 @@ def trees(
     Slots, averages and sums have the sharding of their variable. A slot that lacks a dim has that of the dims that
     remain. Averages and sums of gradients are at least float32. `variables` are the stored shapes by path.
     """
-    own = [variables[path] for path in trainable]
+    own = list(subset(variables, trainable).values())
     slot_paths = []
     slot_kinds = []
     for slot in slots:
@@ -86,14 +87,14 @@ def trees(
         ema=list(map(ema_path, averaged)),
         grad_accum=[f"{_GRAD_ACCUM}{path}" for path in summed],
     )
-    others = [variables[path] for path in non_trainable]
+    others = list(subset(variables, non_trainable).values())
     return paths, State(own, others, slot_kinds, ema=wide[: len(averaged)], grad_accum=wide[: len(summed)])
 
 
 def _of_dims(like: ShapeDtypeStruct, dims: Sequence[int]) -> NamedSharding:
-    spec = like.sharding.spec
     # JAX's specs may be shorter than an array's rank: the dims after them are not sharded.
-    kept = [spec[dim] if dim < len(spec) else None for dim in dims]
+    spec = [*like.sharding.spec, *[None] * len(like.shape)]
+    kept = [spec[dim] for dim in dims]
     return NamedSharding(like.sharding.mesh, PartitionSpec(*kept))
 
 
@@ -120,8 +121,8 @@ def begin(
     Slots have their initial values, or what `first_slots` returns for the trainable variables in float32; averages are
     the variables' own values.
     """
-    trainable = [initial[path] for path in paths.trainable]
-    non_trainable = [initial[path] for path in paths.non_trainable]
+    trainable = list(subset(initial, paths.trainable).values())
+    non_trainable = list(subset(initial, paths.non_trainable).values())
 
     def make(weights: list[jax.Array]) -> tuple[list[list[jax.Array]], list[jax.Array], list[jax.Array]]:
         if first_slots is not None:

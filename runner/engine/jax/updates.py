@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from runner.config.schema import OptimizerConfig
 from runner.engine.jax import private
 from runner.engine.jax.partitioning import sharding
+from runner.engine.mappings import subset
 from runner.engine.optim import groups, rules, transformation
 from runner.engine.optim.groups import Settings
 from runner.engine.optim.keras_classes import keras_arguments, keras_slots, options_checked
@@ -118,13 +119,13 @@ class KerasUpdate(UpdateRule):
         self.slots = []
         # Each with the numbers of its variables and its factor of the rate.
         self._parts: list[tuple[_KerasOptimizer, list[int], float]] = []
-        numbers = {path: number for number, path in enumerate(variables)}
+        numbers = dict(zip(variables, range(len(variables)), strict=True))
         for rate, paths in groups.parts(settings).items():
-            own = {path: variables[path] for path in paths}
+            own = subset(variables, paths)
             excluded = [own[path] for path in paths if not settings[path].decays]
             optimizer = _KerasOptimizer(config, own, excluded, mesh)
             self.slots += optimizer.slots
-            self._parts.append((optimizer, [numbers[path] for path in paths], rate))
+            self._parts.append((optimizer, list(subset(numbers, paths).values()), rate))
 
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Updates all variables of an optimizer at once; Keras applies the constraints itself."""
@@ -166,13 +167,16 @@ class TransformationUpdate(UpdateRule):
         return self._by_slot(self.transformation.init(dict(zip(self._paths, weights, strict=True))))
 
     def _by_slot(self, state: Any) -> list[Values]:
-        leaves = jax.tree.leaves(state)
-        return [[jnp.asarray(leaves[place]) for place in places] for places in self._places]
+        leaves = list(map(jnp.asarray, jax.tree.leaves(state)))
+        slots = []
+        for places in self._places:
+            slots.append([leaves[place] for place in places])
+        return slots
 
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Adds the transformed gradients, multiplied by the rate, to the weights."""
         leaves = dict(zip(chain(*self._places), chain(*before.slots), strict=True))
-        state = jax.tree.unflatten(self._structure, [leaves[place] for place in range(len(leaves))])
+        state = jax.tree.unflatten(self._structure, list(subset(leaves, range(len(leaves))).values()))
         by_path = dict(zip(self._paths, before.weights, strict=True))
         gradients = dict(zip(self._paths, before.gradients, strict=True))
         changes, state = self.transformation.update(gradients, state, by_path)
@@ -254,7 +258,6 @@ class _KerasOptimizer:
     def apply(
         self, gradients: Values, weights: Values, slots: list[Values], rate: jax.Array, done: jax.Array
     ) -> tuple[Values, list[Values]]:
-        """Returns the new weights and slots, see `UpdateRule.apply`."""
         optimizer = self._optimizer
         values: dict[int, jax.Array] = {id(optimizer.iterations): done.astype(optimizer.iterations.dtype)}
         if isinstance(optimizer._learning_rate, keras.Variable):
@@ -267,10 +270,10 @@ class _KerasOptimizer:
         in_order = [values.get(id(variable), jnp.zeros(variable.shape)) for variable in optimizer.variables]
         with private.in_float32([*self._variables, *optimizer.variables]), options_checked(self._config):
             new_weights, new_in_order = optimizer.stateless_apply(in_order, gradients, weights)
-        indices = {id(variable): index for index, variable in enumerate(optimizer.variables)}
+        new_values = dict(zip(map(id, optimizer.variables), new_in_order, strict=True))
         new_slots = []
         for variables in self._slot_variables:
-            new_slots.append([new_in_order[indices[id(variable)]] for variable in variables])
+            new_slots.append(list(subset(new_values, map(id, variables)).values()))
         return list(new_weights), new_slots
 
 

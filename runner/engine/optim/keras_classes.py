@@ -91,10 +91,14 @@ def options_checked(config: OptimizerConfig) -> Iterator[None]:
         if not config.options:
             raise
         text = " ".join(str(error).split())
-        assignments = {key: f"optimizer.{key}={shown(value)}" for key, value in config.options.items()}
-        named = [key for key in assignments if re.search(rf"\b{re.escape(key)}\b", text)]
-        blamed = ", ".join(assignments[key] for key in named[:1] or assignments)
-        raise ConfigError(f"{blamed}: Keras rejects it: {text}; see keras.io/api/optimizers") from error
+        blamed = []
+        for key, value in config.options.items():
+            assignment = f"optimizer.{key}={shown(value)}"
+            if re.search(rf"\b{re.escape(key)}\b", text):
+                blamed = [assignment]
+                break
+            blamed.append(assignment)
+        raise ConfigError(f"{', '.join(blamed)}: Keras rejects it: {text}; see keras.io/api/optimizers") from error
 
 
 def stock_optimizer(config: OptimizerConfig, rate: object, keras: ModuleType) -> Any:
@@ -142,9 +146,10 @@ def content_of(optimizer: Any) -> dict[str, Any]:
             raise invalid("optimizer.learning_rate", rate["class_name"], problem=problem, fix=fix)
         content["learning_rate"] = own["initial_learning_rate"]
         content["schedule"] = {key: own.get(argument, argument) for key, argument in schedule.items()}
-    return content | {
-        key: value for key, value in options.items() if key not in (*OWN_FORMS, "name") and value is not None
-    }
+    for key, value in options.items():
+        if key not in (*OWN_FORMS, "name") and value is not None:
+            content[key] = value
+    return content
 
 
 def _class_of(config: OptimizerConfig) -> str:

@@ -18,9 +18,8 @@ def clip(config: ClipConfig, gradients: list[Tensor], ops: ModuleType) -> list[T
         return [g * limit / xp.maximum(xp.sqrt(xp.sum(xp.square(g))), limit) for g in gradients]
     if config.global_norm is not None:
         limit = config.global_norm
-        # Python's sum: the squares are added in the order of the variables, as tf_keras adds them.
-        norm = xp.sqrt(sum(xp.sum(xp.square(g)) for g in gradients))
-        return [g * (limit / xp.maximum(norm, limit)) for g in gradients]
+        norm_of_all = norm(gradients, xp)
+        return [g * (limit / xp.maximum(norm_of_all, limit)) for g in gradients]
     if config.value is not None:
         return [xp.minimum(xp.maximum(g, -config.value), config.value) for g in gradients]
     return gradients
@@ -35,4 +34,5 @@ def names(config: OptimizerConfig) -> tuple[str, ...]:
 
 def norm(gradients: Sequence[Tensor], xp: Arrays) -> Tensor:
     """Returns the L2 norm of all gradients together, float32 ()."""
+    # Python's sum: the squares are added in the order of the variables, as tf_keras adds them.
     return xp.sqrt(sum(xp.sum(xp.square(gradient)) for gradient in gradients))

@@ -39,7 +39,7 @@ def with_epoch(config: OptimizerConfig, steps: int) -> OptimizerConfig:
 def loaded(config: OptimizerConfig) -> Callable[..., Any]:
     """Returns the user's function; a ConfigError if it can't be imported, or does not take the options."""
     function = import_path.load(config.target, _KEY)
-    given = [name for name in (_RATE, _EPOCH) if name not in config.options]
+    given = {_RATE, _EPOCH}.difference(config.options)
     import_path.check_options("optimizer", config.target, function, config.options, given)
     return function
 

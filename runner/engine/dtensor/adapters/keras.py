@@ -90,13 +90,13 @@ class KerasAdapter:
     def _check_outputs(self, model: tf_keras.Model) -> None:
         task = self._data.task
         shape = getattr(model, "output_shape", None)
+        if isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
+            # A tuple of tuples has the shapes of several outputs, a tuple of sizes that of one.
+            shape = {"outputs": shape}
+        elif isinstance(shape, list | tuple):
+            shape = dict(enumerate(shape))
         if isinstance(shape, Mapping):
             task.check({str(name): tuple(one_shape) for name, one_shape in shape.items()})
-        elif isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
-            # A tuple of tuples has the shapes of several outputs, a tuple of sizes that of one.
-            task.check({"outputs": shape})
-        elif isinstance(shape, list | tuple):
-            task.check({str(number): tuple(one_shape) for number, one_shape in enumerate(shape)})
 
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that layers need whole, however they are stored."""

@@ -80,7 +80,8 @@ def chunked(
       weight: float32 (B, T), 0 for tokens that count for nothing.
       most_bytes: of a chunk's logits on one device.
     """
-    (examples, tokens, features), vocabulary = hidden.shape, head.shape[-1]
+    examples, tokens, features = hidden.shape
+    vocabulary = head.shape[-1]
     p = parts.examples
     s = parts.sequence
     chunks = chunk_count(parts, examples, tokens, vocabulary, most_bytes)

@@ -110,10 +110,9 @@ def _image_gradient(
     """Returns (B, H, W, C), the gradient of images."""
     edges = []
     for dim in range(2):
-        size, kernel, results = shape[1 + dim], w.shape[dim], gradient.shape[1 + dim]
-        low = kernel - 1 - before[dim]
-        high = size - 1 - (results - 1) * strides[dim] + before[dim]
-        edges.append((low, high))
+        last_window = (gradient.shape[1 + dim] - 1) * strides[dim] - before[dim]
+        low = w.shape[dim] - 1 - before[dim]
+        edges.append((low, shape[1 + dim] - 1 - last_window))
     turned_hwoc = w[::-1, ::-1].transpose(0, 1, 3, 2)
     return lax.conv_general_dilated(
         gradient, turned_hwoc, (1, 1), edges, lhs_dilation=strides, dimension_numbers=_FORM
@@ -126,8 +125,8 @@ def _kernel_gradient(
     """Returns (H, W, C, O), the gradient of a kernel."""
     after = []
     for dim in range(2):
-        size, kernel, results = x.shape[1 + dim], shape[dim], gradient.shape[1 + dim]
-        after.append(kernel + (results - 1) * strides[dim] - size - before[dim])
+        last_window = (gradient.shape[1 + dim] - 1) * strides[dim] - before[dim]
+        after.append(last_window + shape[dim] - x.shape[1 + dim])
     # Negative where no window reaches the last rows or columns, which are cut off.
     x = x[:, : min(after[0], 0) or None, : min(after[1], 0) or None]
     edges = [(low, max(high, 0)) for low, high in zip(before, after, strict=True)]

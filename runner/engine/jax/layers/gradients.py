@@ -24,7 +24,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.engine.jax import private
-from runner.layout.axes import names_of
+from runner.layout.axes import axes_of
 
 # (array, its batch dim) -> the same array, sharded so that each device holds a part of its own, or each holds all.
 Spread = Callable[[jax.Array, int], jax.Array]
@@ -33,7 +33,7 @@ _HALF_PRECISION = (jnp.bfloat16, jnp.float16)
 
 def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[str]:
     """Returns the mesh axes that split devices but no dim of the images."""
-    used = {name for axis in image for name in names_of(axis)}
+    used = axes_of([image])
     return [axis for axis, size in axes.items() if size > 1 and axis not in used]
 
 

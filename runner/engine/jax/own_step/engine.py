@@ -189,7 +189,7 @@ class OwnStepEngine(JaxEngine):
             if owner is not None and owner.shape == tuple(variable.shape):
                 specs[path] = owner.spec
         self._kinds = self._placed_kinds(map_values(kind_of, parts.variables), specs)
-        self._paths = {path: path for path in self._kinds}
+        self._paths = dict(zip(self._kinds, self._kinds, strict=True))
         self._state = self._kinds
         if not self._planning:
             self._state = place_first(self._initial, self._kinds)

@@ -22,6 +22,7 @@ from runner.config.schema import RunConfig
 from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory, under_policy
 from runner.engine.jax.names import Names
+from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import FirstValue, host_memory
 from runner.engine.mappings import keys_by_id, map_values
 from runner.engine.optim.keras_classes import stock_optimizer
@@ -123,9 +124,7 @@ class Parts:
         values: dict[str, jax.Array] = {}
         for name, own in variables.items():
             arrays = list(map(jax.numpy.asarray, jax.tree.leaves(state[name])))
-            expected = [(tuple(variable.shape), variable.dtype) for variable in own]
-            found = [(array.shape, array.dtype) for array in arrays]
-            if found != expected:
+            if list(map(kind_of, arrays)) != list(map(kind_of, own)):
                 raise self.invalid(
                     f"train_step returned other shapes or dtypes in state[{name!r}] than it got",
                     f"return what stateless_call or stateless_apply returned, or state[{name!r}]._replace(...)",
@@ -254,7 +253,6 @@ class OwnStepFactory:
         return parts, map_values(FirstValue, parts.variables)
 
     def _arguments(self, step: Any, path: str) -> dict[str, Any]:
-        """Returns the arguments that `build` names."""
         makers: dict[str, Callable[[], Any]] = {
             "keras": lambda: keras,
             "inputs": lambda: self._data.inputs,
