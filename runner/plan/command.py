@@ -113,18 +113,20 @@ def settled(plan: PlanConfig, hardware: HardwareConfig) -> PlanConfig:
     """Returns the group with `compiler=auto` settled for hardware that is not here."""
     if plan.compiler != AUTO:
         return plan
-    has_target = hardware.target is not None and has_compiler(hardware.kind or "")
-    return replace(plan, compiler=TARGET if has_target else ARITHMETIC)
+    if hardware.target is not None and has_compiler(hardware.kind or ""):
+        return replace(plan, compiler=TARGET)
+    return replace(plan, compiler=ARITHMETIC)
 
 
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:
     """Compiles an engine's step for batches of zeros."""
-    shape = (capacity, batch_size)
-    weights = np.zeros(shape, np.float32)
-    # The batches of a split on the devices are numbers of its rows.
+    weights = np.zeros((capacity, batch_size), np.float32)
+    arrays = {}
     if engine.caches:
-        arrays = {ROW: np.zeros(shape, np.int32)}
+        # The batches of a split on the devices are numbers of its rows.
+        arrays[ROW] = np.zeros((capacity, batch_size), np.int32)
     else:
-        arrays = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in data.arrays.items()}
+        for name, spec in data.arrays.items():
+            arrays[name] = np.zeros((capacity, batch_size, *spec.shape), spec.dtype)
     with stages.stage("compiling the step"):
         engine.compile(engine.place(HostBatches({**arrays, WEIGHT: weights}, weights, capacity)))

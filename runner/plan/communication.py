@@ -32,27 +32,24 @@ def collectives(model: estimate.PlacedModel, *, compute_width: int, recomputes: 
 
 def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[Collective]:
     """Yields the gathers of weights and the sums of gradients."""
-    data_axes = [axis for axis in model.axes if axis in model.data_axes and model.axes[axis] > 1]
     depths = memory.depths(model)
     for path, placement in model.placements.items():
         # A scanned stack gathers the weights of one block at a time.
         count = depths[path.partition("/")[0]]
-        stored_over = [axis for axis in data_axes if axis in placement.spec]
-        others = [axis for axis in data_axes if axis not in placement.spec]
+        stored_over = model.joined(model.data_axes.intersection(placement.spec))
+        others = model.joined(model.data_axes.difference(placement.spec))
         used = math.prod(model.used_shape(placement))
         if stored_over:
-            axis = "+".join(stored_over)
             for phase in (FORWARD, BACKWARD):
                 # The backward pass reads a frozen kernel too, for the gradient of its input.
-                yield Collective("all_gather", axis, phase, path, count, used * compute_width)
+                yield Collective("all_gather", stored_over, phase, path, count, used * compute_width)
         if path not in model.trained:
             continue
         if stored_over:
-            axis = "+".join(stored_over)
-            yield Collective("reduce_scatter", axis, BACKWARD, path, count, used * model.width[path])
+            yield Collective("reduce_scatter", stored_over, BACKWARD, path, count, used * model.width[path])
         if others:
-            own = used // model.shards(stored_over)
-            yield Collective("all_reduce", "+".join(others), BACKWARD, path, count, own * model.width[path])
+            own = used // model.shards([stored_over])
+            yield Collective("all_reduce", others, BACKWARD, path, count, own * model.width[path])
 
 
 def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomputes: bool) -> Iterator[Collective]:
@@ -70,11 +67,12 @@ def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomput
             if axis is None:
                 continue
             count = depths[kernel.path.partition("/")[0]]
-            positions = math.prod(output.shape[:-1]) // model.shards(estimate.output_spec(model, output)[:-1])
-            size = count * positions * kernel.shape[-1] * compute_width
+            size = count * estimate.positions_of(model, output) * kernel.shape[-1] * compute_width
             yield Collective("all_reduce", axis, FORWARD, output.layer, count, size)
             # The input of the region, which is as wide, and once more the output if it is computed again.
-            times = 2 if recomputes else 1
+            times = 1
+            if recomputes:
+                times = 2
             yield Collective("all_reduce", axis, BACKWARD, output.layer, times * count, times * size)
 
 

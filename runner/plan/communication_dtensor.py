@@ -9,24 +9,18 @@ left out.
 
 from __future__ import annotations
 
-import collections as containers
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
 from runner.engine.base import Collective, LayerInput, LayerOutput
-from runner.layout import Placement
+from runner.layout import Placement, Spec
 from runner.plan.estimate import PlacedModel, features, gathered_input, output_bytes, output_spec
 
 _MOMENTS = 2  # of a batch: mean and variance; backward as many sums, one for each
-
-
-def _joined(model: PlacedModel, axes: Iterable[str | None]) -> str:
-    """Returns axes in the mesh's order, joined by `+`, without those of one device."""
-    chosen = set(axes)
-    return "+".join(axis for axis, size in model.axes.items() if axis in chosen and size > 1)
 
 
 def collectives(model: PlacedModel) -> list[Collective]:
@@ -41,17 +35,23 @@ def collectives(model: PlacedModel) -> list[Collective]:
         for kernel in model.kernels(output.layer):
             if kernel.path in model.whole:
                 continue
-            found += _of_rows(model, kernel, output)
+            # The sum of partial outputs that split rows leave.
+            rows = model.joined(model.used_spec(kernel)[: -features(output, kernel)])
+            size = output_bytes(model, output, model.width[kernel.path])
+            found += _each("all_reduce", rows, "forward", output.layer, size)
             gathered = gathered_input(model, output, kernel)
             if gathered is not None:
                 axis, numbers = gathered
                 found += _each("all_gather", axis, "forward", output.layer, numbers * model.width[kernel.path])
             # Layers that take one input, as query, key and value do, add its gradients before they are summed.
-            known = bool(output.inputs) and all(taken.layer for taken in output.inputs)
-            alike = output.inputs in summed if known else len(before) == 3 and kernel.shape == before
+            if output.inputs and all(taken.layer for taken in output.inputs):
+                alike = output.inputs in summed
+            else:
+                alike = len(before) == 3 and kernel.shape == before
             summed.add(output.inputs)
             before = kernel.shape
-            found += [] if alike else _of_columns(model, kernel, output)
+            if not alike:
+                found += _of_columns(model, kernel, output)
         found += _of_statistics(model, output)
     return found
 
@@ -67,44 +67,50 @@ def _of_variable(
 ) -> Iterator[Collective]:
     """Yields the gather of a variable that is stored in parts, and the sum of its gradient."""
     size = math.prod(model.used_shape(held)) * model.width[held.path]
-    used = model.used_spec(held)
-    stored = _joined(model, [a for a, b in zip(held.spec, used, strict=True) if a != b])
+    stored = model.joined(set(held.spec).difference(model.used_spec(held)))
     yield from _each("all_gather", stored, "forward", held.path, size)
-    spec = output_spec(model, output) if output is not None else (model.batch_axis,)
+    spec: Spec = (model.batch_axis,)
+    if output is not None:
+        spec = output_spec(model, output)
     if held.path in model.trained and not is_twin:
-        summed = _joined(model, [axis for axis in spec if axis in model.data_axes])
+        summed = model.joined(model.data_axes.intersection(spec))
         yield from _each("all_reduce", summed, "backward", held.path, size)
 
 
 def _twins(model: PlacedModel) -> set[str]:
     """Returns shifts whose gradient is that of a later one: the terms of an addition have one gradient."""
-    taken = containers.Counter(each.layer for output in model.outputs for each in output.inputs)
-    order = {output.layer: index for index, output in enumerate(model.outputs)}
+    taken: Counter[str] = Counter()
+    order = {}
+    for index, output in enumerate(model.outputs):
+        order[output.layer] = index
+        taken.update(each.layer for each in output.inputs)
     found = set[str]()
-    for addition in (output for output in model.outputs if output.kind == "Add"):
+    for addition in model.outputs:
+        if addition.kind != "Add":
+            continue
         alone = [each.layer for each in addition.inputs if taken[each.layer] == 1 and each.layer in order]
-        variables = [held for layer in sorted(alone, key=order.__getitem__) for held in model.variables(layer)]
-        shifts = [held for held in variables if held.path.endswith(("/bias", "/beta")) and held.path in model.trained]
-        found |= {a.path for a, b in itertools.pairwise(shifts) if a.shape == b.shape}
+        shifts = []
+        for layer in sorted(alone, key=order.__getitem__):
+            for held in model.variables(layer):
+                if held.path.endswith(("/bias", "/beta")) and held.path in model.trained:
+                    shifts.append(held)
+        for shift, later in itertools.pairwise(shifts):
+            if shift.shape == later.shape:
+                found.add(shift.path)
     return found
-
-
-def _of_rows(model: PlacedModel, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
-    """Yields the sum of partial outputs that split rows leave."""
-    rows = _joined(model, model.used_spec(kernel)[: -features(output, kernel)])
-    size = output_bytes(model, output, model.width[kernel.path])
-    yield from _each("all_reduce", rows, "forward", output.layer, size)
 
 
 def _of_columns(model: PlacedModel, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
     """Yields the sum of partial input gradients that split columns leave."""
     count = features(output, kernel)
-    columns = _joined(model, model.used_spec(kernel)[-count:])
+    columns = model.joined(model.used_spec(kernel)[-count:])
     if not columns or not model.has_trained_inputs(output):
         return
     positions = math.prod(output.shape[:-count]) // model.shards(output_spec(model, output)[:-count])
-    # A window's rows and columns are no dims of a convolution's input.
-    inputs = model.used_shape(kernel)[-2] if "Conv" in output.kind else math.prod(model.used_shape(kernel)[:-count])
+    inputs = math.prod(model.used_shape(kernel)[:-count])
+    if "Conv" in output.kind:
+        # A window's rows and columns are no dims of a convolution's input.
+        inputs = model.used_shape(kernel)[-2]
     yield from _each("all_reduce", columns, "backward", output.layer, positions * inputs * model.width[kernel.path])
 
 
@@ -112,7 +118,7 @@ def _of_statistics(model: PlacedModel, output: LayerOutput) -> Iterator[Collecti
     """Yields the mean and variance of a batch, and the two sums of their gradients, which scale and shift may be."""
     if output.kind != "BatchNormalization":
         return
-    axes = _joined(model, output_spec(model, output)[:-1])
+    axes = model.joined(output_spec(model, output)[:-1])
     size = output.shape[-1] * np.dtype(output.dtype).itemsize
     for _ in range(_MOMENTS):
         yield from _each("all_reduce", axes, "forward", output.layer, size)

@@ -1,7 +1,5 @@
 """Activations and FLOPs of layers, estimated from shapes alone.
 
-Imports no TensorFlow.
-
 The sharding of a layer's output is assumed to follow these rules:
 
 - The first dim is sharded as the examples are.
@@ -20,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
+from runner.engine.mappings import shapes_of
 from runner.layout import Placement, Spec, transformers
 from runner.layout.axes import axes_of, axis_size, without_axes
 from runner.layout.roles import ancestors
@@ -42,8 +41,8 @@ class PlacedModel:
       whole: paths of variables that operations need whole.
       experts: paths of a mixture's kernels, (experts, in, out), which are applied to every token. It has none that a
         scan stacks.
-      tokens: tokens per row and the axis that shards them; None if no axis does.
-      row_tokens: tokens per row, sharded or not; None if rows have none.
+      row_tokens: tokens per row; None if rows have none.
+      token_axis: axis that shards them; None if none does.
     """
 
     placements: Mapping[str, Placement]
@@ -54,8 +53,8 @@ class PlacedModel:
     width: Mapping[str, int]
     whole: Collection[str] = ()
     experts: Collection[str] = ()
-    tokens: tuple[int, str] | None = None
     row_tokens: int | None = None
+    token_axis: str | None = None
     _ends: dict[str, dict[str, LayerOutput]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
@@ -87,10 +86,10 @@ class PlacedModel:
     @functools.cached_property
     def activation_units(self) -> tuple[units.Units, ...]:
         """Units that activations count, such as heads, with the axes that shard them; axes of size 1 are left out."""
+        of_one_device = [axis for axis, size in self.axes.items() if size == 1]
         used = []
         for placement in self.placements.values():
-            axes = [axis if axis and self.axes[axis] > 1 else None for axis in self.used_spec(placement)]
-            used.append((placement, tuple(axes)))
+            used.append((placement, without_axes(self.used_spec(placement), of_one_device)))
         return units.read(used, self.structure.roles)
 
     @functools.cached_property
@@ -111,8 +110,13 @@ class PlacedModel:
     @functools.cached_property
     def structure(self) -> transformers.Structure:
         """What the variables are of a transformer."""
-        shapes = {path: placement.shape for path, placement in self.placements.items()}
-        return transformers.read(shapes)
+        return transformers.read(shapes_of(self.placements))
+
+    @functools.cached_property
+    def of_vocabulary(self) -> set[str]:
+        """Paths of the tables and heads of vocabularies."""
+        roles = self.structure.roles
+        return {path for path, role in roles.items() if role.noun == transformers.VOCABULARY}
 
     def variables(self, layer: str) -> list[Placement]:
         """Returns the placements of a layer's own variables."""
@@ -146,6 +150,11 @@ class PlacedModel:
     def shards(self, axes: Iterable[str | None]) -> int:
         """Returns the number of shards that these axes make."""
         return math.prod(axis_size(self.axes, axis) for axis in axes)
+
+    def joined(self, axes: Iterable[str | None]) -> str:
+        """Returns axes in the mesh's order, joined by `+`, without those of one device."""
+        chosen = set(axes)
+        return "+".join(axis for axis, size in self.axes.items() if axis in chosen and size > 1)
 
     def fitting(self, shape: Sequence[int], spec: Sequence[str | None]) -> Spec:
         """Returns a spec without the axes that do not divide their dims."""
@@ -291,9 +300,9 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
     spec = None
     if source.inputs:
         spec = input_of(model, source.inputs[0])
-    if spec is not None:
-        return spec[1:-1] if len(spec) == rank else None
-    if "Dense" in source.kind or "Attention" in source.kind:
+    if spec is not None and len(spec) == rank:
+        return spec[1:-1]
+    if spec is not None or "Dense" in source.kind or "Attention" in source.kind:
         return None
     # The engine does not know what the layer reads: assume an input of the same rank, if there is one.
     if rank > 2:
@@ -321,8 +330,8 @@ def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
         own_spec = [used[dim] for dim in output_dims(model, source, kernel)]
         spec[-len(own_spec) :] = own_spec
     # Layers keep the dim of tokens, whether they split vectors into heads or join heads into vectors.
-    if model.tokens is not None and len(spec) > 2 and source.shape[1] == model.tokens[0]:
-        spec[1] = model.tokens[1]
+    if model.token_axis is not None and len(spec) > 2 and source.shape[1] == model.row_tokens:
+        spec[1] = model.token_axis
     return model.fitting(source.shape, spec)
 
 
@@ -358,7 +367,7 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
         total += products * _product(model, kernel, positions)
     inner_kernels = model.inner_kernels[output.layer]
     for kernel in inner_kernels:
-        total += products * _product(model, kernel, _positions(model, output))
+        total += products * _product(model, kernel, positions_of(model, output))
     return total + products * _tied(model, output) + _attention(model, output, inner_kernels)
 
 
@@ -372,8 +381,7 @@ def head_flops(model: PlacedModel) -> int:
     total = 0
     for output in model.outputs:
         kernels = model.kernels(output.layer)
-        roles = [model.structure.roles.get(kernel.path) for kernel in kernels]
-        makes_logits = any(role is not None and role.noun == transformers.VOCABULARY for role in roles)
+        makes_logits = any(kernel.path in model.of_vocabulary for kernel in kernels)
         if makes_logits or (not kernels and _tied(model, output)):
             total += flops(model, output)
     return total
@@ -394,12 +402,8 @@ def _experts(model: PlacedModel, output: LayerOutput) -> int:
             kernels.append(variable)
     if not kernels or not output.inputs:
         return 0
-    # Tokens are sharded over an axis only under a layout with sequence parallelism.
-    token_axis = None
-    if model.tokens is not None:
-        token_axis = model.tokens[1]
     # The input is rows of tokens, or all tokens of a batch in one dim.
-    tokens = math.prod(output.inputs[0].shape[:-1]) // model.shards([model.batch_axis, token_axis])
+    tokens = math.prod(output.inputs[0].shape[:-1]) // model.shards([model.batch_axis, model.token_axis])
     return sum(_product(model, kernel, tokens) for kernel in kernels)
 
 
@@ -417,7 +421,7 @@ def _tied(model: PlacedModel, output: LayerOutput) -> int:
         table = _table_of(model, output.inputs[1])
     if table is None:
         return 0
-    return _product(model, table, _positions(model, output))
+    return _product(model, table, positions_of(model, output))
 
 
 def _own_table(model: PlacedModel, output: LayerOutput) -> Placement | None:
@@ -443,7 +447,7 @@ def _table_of(model: PlacedModel, layer_input: LayerInput) -> Placement | None:
     return None
 
 
-def _positions(model: PlacedModel, output: LayerOutput) -> int:
+def positions_of(model: PlacedModel, output: LayerOutput) -> int:
     """Returns how many vectors of an output one device computes."""
     return math.prod(output.shape[:-1]) // model.shards(output_spec(model, output)[:-1])
 

@@ -62,8 +62,7 @@ def forecast(
     """Returns the verdict on the hardware, of steps of so many tokens in a precision."""
     # `work.flops` has those of attention once already.
     compute = _compute_seconds(hardware, plan, precision, work.flops + (_ATTENTION_COST - 1) * work.attention_flops)
-    by_kind = {part.kind: part.bytes for part in parts}
-    state = by_kind[memory.WEIGHTS] + by_kind[memory.OPTIMIZER] + by_kind.get(memory.SUMS, 0)
+    state = sum(part.bytes for part in parts if part.kind in memory.STATE)
     moved = _STATE_PASSES * state + _PASSES * _PASSES_PER_PRODUCT * work.product_bytes
     memory_seconds = 0.0
     if hardware.memory_gb_s:
@@ -112,19 +111,18 @@ def _compute_seconds(hardware: HardwareConfig, plan: PlanConfig, precision: str,
 
 
 def compiled_parts(parts: Sequence[MemoryPart], program: ProgramCost) -> tuple[MemoryPart, ...]:
-    """Returns memory by kind with the compiler's total.
+    """Returns memory by kind, in the order of `memory.parts`, with the compiler's total.
 
     The compiler gives arguments and temporaries only: state is counted by arithmetic, and activations are the
     estimated ones as far as its temporaries reach.
     """
-    by_kind = {part.kind: part for part in parts}
-    compiled = [part for part in parts if part.kind in memory.STATE]
+    *compiled, gradients, activations, _ = parts
     state = sum(part.bytes for part in compiled)
     peak = program.peak_bytes or program.argument_bytes + program.temporary_bytes
     rest = max(peak - state, 0)
-    for kind in (memory.ACTIVATIONS, memory.GRADIENTS):
-        share = min(by_kind[kind].bytes, rest)
+    for part in (activations, gradients):
+        share = min(part.bytes, rest)
         rest -= share
-        compiled.append(MemoryPart(kind, share, "estimated"))
+        compiled.append(MemoryPart(part.kind, share, "estimated"))
     compiled.append(MemoryPart(memory.TEMPORARIES, rest, "compiled"))
     return tuple(compiled)

@@ -32,7 +32,13 @@ class Errors:
 
     def on(self, card: str, model: str) -> str:
         """Returns the errors with the number of runs on a card, and of those with an option of `model`."""
+        if not self.runs:
+            return "not compared with any run"
         return f"{self}, {self.cards.get(card) or 'none'} on {card}, {self.models.get(model) or 'none'} with {model}"
+
+
+# Those of a figure that was compared with no run.
+_UNKNOWN = Errors(0, 0.0, 0.0, "")
 
 
 @functools.cache
@@ -43,8 +49,7 @@ def _all() -> dict[str, Errors]:
 
 def memory_p90(depth: str) -> float:
     """Returns what 90% of the errors of a plan's memory are at most; 0: it was compared with no run."""
-    known = _all().get(f"memory, {depth}")
-    return known.p90 if known else 0.0
+    return _all().get(f"memory, {depth}", _UNKNOWN).p90
 
 
 def line(depth: str, card: str, model: str) -> str:
@@ -52,6 +57,6 @@ def line(depth: str, card: str, model: str) -> str:
     parts = []
     # A step time is arithmetic at any depth.
     for figure, key in (("memory", f"memory, {depth}"), ("step time", "step time")):
-        known = _all().get(key)
-        parts.append(f"{figure}: {known.on(card, model) if known else 'not compared with any run'}")
+        known = _all().get(key, _UNKNOWN)
+        parts.append(f"{figure}: {known.on(card, model)}")
     return f"errors of such figures so far ({depth}): {'; '.join(parts)}"

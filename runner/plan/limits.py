@@ -43,7 +43,9 @@ def share(kind: str | None, needed_bytes: int, memory_bytes: int) -> float:
         return 0.0
     stated = os.environ.get(VARIABLE)
     if not stated:
-        return DEFAULT if needed_bytes <= DEFAULT * memory_bytes else LARGEST
+        if needed_bytes <= DEFAULT * memory_bytes:
+            return DEFAULT
+        return LARGEST
     try:
         value = float(stated)
     except ValueError:

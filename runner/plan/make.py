@@ -24,7 +24,7 @@ from runner.layout.inputs import input_specs
 from runner.layout.paths import owner_of
 from runner.model import gpt_options
 from runner.plan import communication, communication_dtensor, estimate, forecast, memory
-from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Total, VariablePlan
+from runner.plan.base import ARITHMETIC, LayerPlan, Plan, Total, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic, unpriced_network
 from runner.plan.tokens import step_flops
 from runner.task.base import DataSpec
@@ -49,7 +49,9 @@ def make_plan(
 
     # The engine gives slots and variables in one mapping: without the variables, it is that of the slots.
     slots = dict(engine.variables())
-    variables = {path: slots.pop(path) for path in engine.placements}
+    variables = {}
+    for path in engine.placements:
+        variables[path] = slots.pop(path)
     microbatches = config.trainer.accumulate_steps
     recomputed = 0.0
     if config.model.target == gpt_options.TARGET:
@@ -77,12 +79,22 @@ def make_plan(
     else:
         device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
         step_traffic = traffic(collectives, axes, device_rates, crossing, hardware)
-        device = hardware.kind or mesh.device_kind(config.mesh)
+        parts = memory.parts(
+            model,
+            engine.variables(),
+            engine.saved_activations(),
+            examples=config.dataset.batch_size // microbatches,
+            compute_width=compute_width,
+            accumulates=microbatches > 1,
+            # After the activations, whose trace finds them.
+            scores=engine.attention_scores(),
+            device=hardware.kind or mesh.device_kind(config.mesh),
+        )
         verdict = forecast.forecast(
             hardware,
             config.plan,
             config.engine.precision,
-            _memory(model, engine, config.dataset.batch_size, microbatches, compute_width, device),
+            parts,
             step_traffic,
             _work(model, flops, compute_width, recomputed, microbatches),
             tokens=data.task.tokens * config.dataset.batch_size,
@@ -93,9 +105,7 @@ def make_plan(
         split = hybrid.split(config.layout, engine.placements, axes)
         if split is not None:
             verdict = replace(verdict, undivided=split.reason, split_axes=split.axes)
-        network = unpriced_network(config.plan, hardware, axes)
-        if network is not None:
-            warnings = [network, *warnings]
+        warnings = [*unpriced_network(config.plan, hardware, axes), *warnings]
     return Plan(
         choices=dict(choices),
         engine=config.engine.name,
@@ -125,7 +135,6 @@ def _variable_plans(
     slots: Mapping[str, VariableInfo],
     collectives: Iterable[Collective],
 ) -> tuple[VariablePlan, ...]:
-    """Returns what is planned for each variable, with its slots and with what moves for it in a step."""
     slot_bytes: Counter[str] = Counter()
     for path, info in slots.items():
         slot_bytes[owner_of(path)] += info.bytes_per_device
@@ -156,29 +165,11 @@ def _variable_plans(
 def _collectives(
     model: estimate.PlacedModel, engine: str, compute_width: int, recomputed: float, microbatches: int
 ) -> list[Collective]:
-    """Returns the collectives of a step, by arithmetic."""
     if registry.ENGINES[engine].full:
         of_microbatch = communication.collectives(model, compute_width=compute_width, recomputes=recomputed > 0)
     else:
         of_microbatch = communication_dtensor.collectives(model)
     return [replace(each, count=microbatches * each.count, bytes=microbatches * each.bytes) for each in of_microbatch]
-
-
-def _memory(
-    model: estimate.PlacedModel, engine: Engine, batch_size: int, microbatches: int, compute_width: int, device: str
-) -> tuple[MemoryPart, ...]:
-    """Returns one device's memory by kind, by arithmetic."""
-    saved = engine.saved_activations()
-    return memory.parts(
-        model,
-        engine.variables(),
-        saved,
-        examples=batch_size // microbatches,
-        compute_width=compute_width,
-        accumulates=microbatches > 1,
-        scores=engine.attention_scores(),
-        device=device,
-    )
 
 
 def _work(
@@ -189,7 +180,9 @@ def _work(
     head = microbatches * estimate.head_flops(model)
     # A forward pass is a third of the products of a step. Attention is repeated as soon as anything is.
     share = recomputed / 3
-    attention_share = 1 / 3 if share else 0.0
+    attention_share = 0.0
+    if share:
+        attention_share = 1 / 3
     moved = memory.product_bytes(model, compute_width)
     repeated_bytes = share * memory.product_bytes(model, compute_width, with_head=False)
     return forecast.Work(
@@ -215,6 +208,10 @@ def placed_model(
     # With `master` and with `bfloat16` layers use trained weights in bfloat16.
     if state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
+    tokens = row_tokens(data)
+    token_axis = None
+    if tokens is not None and config.sequence is not None and axes[config.sequence] > 1:
+        token_axis = config.sequence
     return estimate.PlacedModel(
         placements=engine.placements,
         trained=set(engine.trainable),
@@ -224,8 +221,8 @@ def placed_model(
         width=width,
         whole=engine.used_whole(),
         experts=experts,
-        tokens=_sharded_tokens(config.sequence, axes, data),
-        row_tokens=_row_tokens(data),
+        row_tokens=tokens,
+        token_axis=token_axis,
     )
 
 
@@ -243,28 +240,20 @@ def _mixture(config: ModelConfig, model: estimate.PlacedModel, data: DataSpec) -
     if not isinstance(per_token, int):
         return f"{line}, those that it does not use too"
     shapes = shapes_of(model.placements)
-    length = _row_tokens(data) or 1
+    length = row_tokens(data) or 1
     vocabulary = data.task.outputs.units or 0
     all_flops = step_flops(shapes, model.trained, length, length, vocabulary)
     used_flops = step_flops(shapes, model.trained, length, length, vocabulary, used_experts=per_token / experts)
     return f"{line}: {all_flops / used_flops:.1f} times the FLOPs of the {per_token} that it uses"
 
 
-def _row_tokens(data: DataSpec) -> int | None:
+def row_tokens(data: DataSpec) -> int | None:
     """Returns the tokens of a row of the first input that has tokens; None if no input has."""
     for name in data.task.input_names:
         spec = data.arrays[name]
         if SEQUENCE in spec.dims:
             return spec.shape[spec.dims.index(SEQUENCE)]
     return None
-
-
-def _sharded_tokens(axis: str | None, axes: Mapping[str, int], data: DataSpec) -> tuple[int, str] | None:
-    """Returns the tokens per row and the axis that shards them; None if no axis does."""
-    tokens = _row_tokens(data)
-    if axis is None or axes[axis] == 1 or tokens is None:
-        return None
-    return tokens, axis
 
 
 def _rule_of(config: LayoutConfig, placement: Placement) -> str:
@@ -274,7 +263,9 @@ def _rule_of(config: LayoutConfig, placement: Placement) -> str:
     if placement.rule < len(config.rules):
         return f"layout.rules[{placement.rule}]"
     # Rules past those of the layout's option were added by the runner.
-    return _AUTO if config.auto else _MODEL_MAP
+    if config.auto:
+        return _AUTO
+    return _MODEL_MAP
 
 
 def _whole_bytes(info: VariableInfo) -> int:

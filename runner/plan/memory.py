@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from runner.engine.base import VariableInfo
-from runner.layout import Placement, transformers
+from runner.layout import Placement
 from runner.plan import estimate
 from runner.plan.base import MemoryPart
 
@@ -52,7 +52,7 @@ def parts(
     scores: Sequence[Saved] = (),
     device: str = "",
 ) -> tuple[MemoryPart, ...]:
-    """Returns one device's memory at the peak of a step, by kind.
+    """Returns one device's memory at the peak of a step, by kind: the state, then gradients, activations, temporaries.
 
     Args:
       variables: the state, with the optimizer's.
@@ -128,14 +128,9 @@ def _moment(gradients: int, activations: int, temporaries: int) -> tuple[MemoryP
     )
 
 
-def _of_vocabulary(model: estimate.PlacedModel) -> set[str]:
-    """Returns the paths of the tables and heads of vocabularies."""
-    return {path for path, role in model.structure.roles.items() if role.noun == transformers.VOCABULARY}
-
-
 def _vocabularies(model: estimate.PlacedModel) -> set[int]:
     """Returns the sizes of the vocabularies: of tables and heads the larger dim."""
-    return {max(model.placements[path].shape) for path in _of_vocabulary(model)}
+    return {max(model.placements[path].shape) for path in model.of_vocabulary}
 
 
 def _stacked(model: estimate.PlacedModel) -> int:
@@ -163,16 +158,16 @@ def array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str,
     return math.prod(shape) * width_of(dtype) // shards
 
 
-def _activation_axes(model: estimate.PlacedModel, shape: tuple[int, ...], examples: int) -> set[str]:
+def _activation_axes(model: estimate.PlacedModel, shape: tuple[int, ...], examples: int) -> set[str | None]:
     """Returns the mesh axes that shard an activation, each by one of its dims."""
     dims = tuple(size for size in shape if size > 1)
     axes, free = _token_axes(model, dims, len(shape), examples)
     for units in model.activation_units:
         positions = units.place(dims, free)
         if positions is not None and axes.isdisjoint(filter(None, units.axes)):
-            free = [position for position in free if position not in positions]
+            free = sorted(set(free).difference(positions))
             axes.update(units.axes)
-    return {axis for axis in axes if axis is not None}
+    return axes
 
 
 def _token_axes(
@@ -187,23 +182,20 @@ def _token_axes(
     begins_with_steps = model.depth is not None and dims and model.depth % dims[0] == 0
     if begins_with_steps and (dims[0] not in (examples, all_tokens) or dims[0] in dims[1:]):
         free.remove(0)
-    token_axis = None
-    if model.tokens is not None:
-        token_axis = model.tokens[1]
     has_both = examples in dims and model.row_tokens in dims
     position = _position(dims, free, all_tokens)
     if position is not None and not has_both:
         # All tokens are one dim.
         free.remove(position)
-        return {model.batch_axis, token_axis}, free
+        return {model.batch_axis, model.token_axis}, free
     numbers = math.prod(dims)
     if examples not in dims and numbers % examples == 0 and rank > 2:
         if model.row_tokens is not None and numbers % (examples * model.row_tokens) == 0:
             # A loss in chunks. Its dims count chunks, parts of the mesh and tokens, and at last features or logits.
-            return {model.batch_axis, token_axis}, free[-1:]
+            return {model.batch_axis, model.token_axis}, free[-1:]
         return {model.batch_axis}, free
     axes: set[str | None] = set()
-    for size, axis in ((examples, model.batch_axis), (model.row_tokens, token_axis)):
+    for size, axis in ((examples, model.batch_axis), (model.row_tokens, model.token_axis)):
         position = _position(dims, free, size)
         if position is not None:
             free.remove(position)
@@ -249,7 +241,6 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
     The loss has the gradient of the largest array of the examples, such as logits, which is as large as the array. A
     block has its gathered weights, values and gradients.
     """
-    vocabulary = _of_vocabulary(model)
     counts = depths(model)
     positions = _positions_per_device(model)
     block = 0
@@ -259,8 +250,7 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
         for placement in variables:
             gathered += math.prod(model.used_shape(placement)) * compute_width // count
         # Logits are computed in chunks, or are among the kept arrays.
-        others = [placement for placement in variables if placement.path not in vocabulary]
-        values = _block_values(model, others, count, positions) * compute_width
+        values = _block_values(model, variables, count, positions, model.of_vocabulary) * compute_width
         block = max(block, _GATHERED_BLOCKS * gathered + _VALUES_AND_GRADIENTS * values)
     loss = 0
     for shape, dtype in saved:
@@ -278,7 +268,9 @@ def _repeated_scores(
     compute with. What the forward pass keeps is among the activations.
     """
     # By their numbers: what is kept may be transposed, or stacked by a scan.
-    kept = {math.prod(dims) for shape, _ in saved for dims in (shape, shape[1:])}
+    kept = set[int]()
+    for shape, _ in saved:
+        kept.update((math.prod(shape), math.prod(shape[1:])))
     vocabularies = _vocabularies(model)
     largest = 0
     for block in scores:
@@ -296,20 +288,27 @@ def product_bytes(model: estimate.PlacedModel, compute_width: int, *, with_head:
     """Returns one device's bytes of the results of all products with kernels, for one forward pass."""
     counts = depths(model)
     positions = _positions_per_device(model)
-    left_out = set() if with_head else _of_vocabulary(model)
+    left_out: Collection[str] = ()
+    if not with_head:
+        left_out = model.of_vocabulary
     numbers = 0
     for name, variables in blocks(model).items():
-        variables = [variable for variable in variables if variable.path not in left_out]
-        numbers += counts[name] * _block_values(model, variables, counts[name], positions)
+        numbers += counts[name] * _block_values(model, variables, counts[name], positions, left_out)
     return numbers * compute_width
 
 
-def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], count: int, positions: int) -> int:
-    """Returns how many numbers the products of one block have on one device, and the inputs of the products."""
+def _block_values(
+    model: estimate.PlacedModel,
+    variables: Iterable[Placement],
+    count: int,
+    positions: int,
+    left_out: Collection[str] = (),
+) -> int:
+    """Returns how many numbers the products of one block have on one device, without those of some paths."""
     numbers = 0
     for placement in variables:
         name = placement.path.rpartition("/")[2]
-        if "kernel" not in name or len(placement.shape) < 2:
+        if placement.path in left_out or "kernel" not in name or len(placement.shape) < 2:
             continue
         shape = model.used_shape(placement)
         if count > 1:
@@ -338,8 +337,7 @@ def _positions_per_device(model: estimate.PlacedModel) -> int:
         if not estimate.has_examples(output):
             continue
         if len(output.shape) in (2, 3) or "Conv" in output.kind:
-            shape = output.shape[:-1]
-            most = max(most, math.prod(shape) // model.shards(estimate.output_spec(model, output)[:-1]))
+            most = max(most, estimate.positions_of(model, output))
     return most
 
 

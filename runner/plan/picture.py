@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 
 from runner import figures
@@ -36,18 +35,26 @@ def draw(plan: Plan, path: Path) -> None:
         title += f"\nthe {len(shown)} largest of {len(variables)} variables"
     names = []
     for axis, count in plan.axes.items():
-        crossing = f" {rows.NETWORK}" if axis in plan.crossing else ""
-        names.append(f"{axis}={count}{crossing}")
+        name = f"{axis}={count}"
+        if axis in plan.crossing:
+            name += f" {rows.NETWORK}"
+        names.append(name)
     figures.plan(path, title, [memory(plan), timeline(plan)], plan.axes, names, shown)
 
 
 def _sharded(plan: Plan, variable: VariablePlan) -> figures.Sharded:
-    axes = list(filter(None, variable.spec))
-    shards = math.prod(plan.axes[axis] for axis in axes)
+    shards = 1
+    others = []
+    for axis, count in plan.axes.items():
+        if axis in variable.spec:
+            shards *= count
+        elif count > 1:
+            others.append(axis)
     replicas = mesh.size(dict(plan.axes)) // shards
-    words = f"one of {shards} shards" if shards > 1 else "whole"
+    words = "whole"
+    if shards > 1:
+        words = f"one of {shards} shards"
     if replicas > 1:
-        others = [axis for axis, count in plan.axes.items() if axis not in axes and count > 1]
         words += f", {replicas} replicas over {'+'.join(others)}"
     return figures.Sharded(
         textwrap.fill(variable.path, _PATH),
@@ -70,7 +77,6 @@ def memory(plan: Plan) -> figures.Bars:
         names = {"slots": "optimizer state", "parameters": "weights", "copies": "bfloat16 copies"}
         for name, total in plan.totals.items():
             amounts[names.get(name, name)] = total.bytes_per_device
-    parts = {name: f"{name} {size(count)}" for name, count in amounts.items()}
     total_bytes = sum(amounts.values())
     heading = f"memory of one device: {size(total_bytes)}"
     limit = capacity_bytes(plan)
@@ -82,8 +88,12 @@ def memory(plan: Plan) -> figures.Bars:
         heading += " (red line)"
     unit = size(max(total_bytes, limit)).split()[1]
     bytes_of_unit = 1024 ** _UNITS.index(unit)
-    bar = [(name, count / bytes_of_unit) for name, count in amounts.items()]
-    return figures.Bars(heading, unit, {"": bar}, _colored(parts), limit / bytes_of_unit)
+    bar = []
+    legend = {}
+    for (name, count), color in zip(amounts.items(), itertools.cycle(figures.SERIES), strict=False):
+        bar.append((name, count / bytes_of_unit))
+        legend[name] = (f"{name} {size(count)}", color)
+    return figures.Bars(heading, unit, {"": bar}, legend, limit / bytes_of_unit)
 
 
 def capacity_bytes(plan: Plan) -> int:
@@ -107,28 +117,28 @@ def timeline(plan: Plan) -> figures.Bars:
         computed += f" to {rows.duration(slowest)}"
     heading = f"one step: {overlapped} if all communication overlaps with compute, "
     heading += f"{rows.duration(slowest + communication)} if none does"
-    parts = {name: f"{name} {rows.duration(seconds)}" for name, seconds in links.items()}
+    rate = ""
     if plan.forecast is not None:
         # The tables show times at the full link rate.
-        parts = {name: f"{words} at {LINK_EFFICIENCY:.0%} of the links' rate" for name, words in parts.items()}
-    moved = [(name, 1000 * seconds) for name, seconds in links.items()]
+        rate = f" at {LINK_EFFICIENCY:.0%} of the links' rate"
+    moved = []
+    legend = {_COMPUTE: (f"{_COMPUTE} {computed}", figures.COMPUTE)}
+    for (name, seconds), color in zip(links.items(), itertools.cycle(figures.SERIES), strict=False):
+        moved.append((name, 1000 * seconds))
+        legend[name] = (f"{name} {rows.duration(seconds)}{rate}", color)
     bars = {
         "no overlap,\nslowest compute": [(_COMPUTE, 1000 * slowest), *moved],
         "full overlap,\nfastest compute": [(_COMPUTE, 1000 * fastest)],
         "collectives": moved,
     }
-    colors = {_COMPUTE: (f"{_COMPUTE} {computed}", figures.COMPUTE), **_colored(parts)}
-    return figures.Bars(heading, "ms", bars, colors)
-
-
-def _colored(parts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    colors = figures.SERIES
-    return {name: (words, colors[index % len(colors)]) for index, (name, words) in enumerate(parts.items())}
+    return figures.Bars(heading, "ms", bars, legend)
 
 
 def link_seconds(plan: Plan) -> dict[str, float]:
     """Returns the time of a step's collectives by axis, at the share of the bandwidth that links reach."""
-    share = 1.0 if plan.forecast is None else LINK_EFFICIENCY
+    share = 1.0
+    if plan.forecast is not None:
+        share = LINK_EFFICIENCY
     seconds: dict[str, float] = {}
     for group in plan.traffic:
         name = f"collectives over {group.axis}"

@@ -66,7 +66,9 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
 def _noted(config: PlanConfig, keys: Iterable[str], note: str) -> str:
     """Returns the source of rates, after those of the keys that the config sets."""
     stated = [f"plan.{key}" for key in keys if getattr(config, key) is not None]
-    return f"{' and '.join(stated)}; else {note}" if stated else note
+    if stated:
+        return f"{' and '.join(stated)}; else {note}"
+    return note
 
 
 def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str) -> Rates:
@@ -87,18 +89,20 @@ def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str)
     )
 
 
-def unpriced_network(config: PlanConfig, hardware: HardwareConfig, axes: Mapping[str, int]) -> str | None:
+def unpriced_network(config: PlanConfig, hardware: HardwareConfig, axes: Mapping[str, int]) -> list[str]:
     """Returns a warning if a mesh has several nodes, and the bandwidth between them is not known."""
     node = hardware.node_devices
     devices = math.prod(axes.values())
     if node is None or devices <= node or config.network_gb_s or hardware.network_gb_s:
-        return None
-    noun = "slices" if hardware.kind == "tpu" else "nodes"
+        return []
+    noun = "nodes"
+    if hardware.kind == "tpu":
+        noun = "slices"
     count = -(-devices // node)
-    return (
+    return [
         f"hardware.network_gb_s=null: {devices:,} devices of hardware={hardware.name} are {count} {noun} of {node:,}, "
         f"and links between {noun} are priced as those inside, which is too fast; set hardware.network_gb_s"
-    )
+    ]
 
 
 def borrowed(hardware: HardwareConfig, option: str) -> list[str]:
@@ -130,7 +134,9 @@ def node_members(hardware: HardwareConfig, axes: Mapping[str, int], axis: str) -
             spans_nodes = spans_nodes or inside < count
             members *= inside
         inner *= count
-    return members if spans_nodes else None
+    if not spans_nodes:
+        return None
+    return members
 
 
 def group_gb_s(rates: Rates, members: int | None) -> float:

@@ -119,9 +119,8 @@ def typed_overrides(
             continue
         for key, value in override.items():
             if isinstance(value, Mapping) and "." not in key:
-                texts += typed_overrides(
-                    [{f"{key}.{name}": inner for name, inner in value.items()}], {}, sweeps=sweeps
-                )
+                for name, inner in value.items():
+                    texts += typed_overrides([{f"{key}.{name}": inner}], {}, sweeps=sweeps)
             elif sweeps and isinstance(value, list | tuple):
                 texts.append(f"{key}={','.join(map(_value, value))}")
             else:
@@ -131,11 +130,17 @@ def typed_overrides(
 
 def _value(value: object) -> str:
     """Returns a value as Hydra's grammar reads it; a recorded run is its id, and an array of NumPy or JAX a list."""
-    value = value.tolist() if hasattr(value, "tolist") else getattr(value, "run_id", value)
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    value = getattr(value, "run_id", value)
     if isinstance(value, str | Path):
-        return str(value) if _PLAIN.fullmatch(str(value)) else quoted(str(value))
+        text = str(value)
+        if _PLAIN.fullmatch(text):
+            return text
+        return quoted(text)
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{name}:{_value(inner)}' for name, inner in value.items())}}}"
+        pairs = ",".join(f"{name}:{_value(inner)}" for name, inner in value.items())
+        return f"{{{pairs}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_value, value))}]"
     return shown(value)

@@ -98,10 +98,16 @@ def alike_joined(variables: Sequence[VariablePlan]) -> list[VariablePlan]:
         if len(group) < _FEWEST_ALIKE:
             joined += group
             continue
-        sums = {
-            name: sum(getattr(one, name) for one in group) for name in ("bytes", "bytes_per_device", "moved_bytes")
-        }
-        joined.append(replace(group[0], path=f"{pattern} (x{len(group)})", **sums))
+        count = len(group)
+        one = group[0]
+        sums = replace(
+            one,
+            path=f"{pattern} (x{count})",
+            bytes=count * one.bytes,
+            bytes_per_device=count * one.bytes_per_device,
+            moved_bytes=count * one.moved_bytes,
+        )
+        joined.append(sums)
     return joined
 
 
@@ -110,7 +116,9 @@ def variables(plan: Plan, *, join: bool = False) -> Rows:
 
     With `join`, those of equal blocks are shown as one; without it, the table also has the rules' reasons.
     """
-    shown = alike_joined(plan.variables) if join else plan.variables
+    shown: Sequence[VariablePlan] = plan.variables
+    if join:
+        shown = alike_joined(plan.variables)
     dtypes = sorted({variable.dtype for variable in plan.variables})
     # If all dtypes are equal, the title states it, and the others have the column's room.
     has_dtype = len(dtypes) != 1
@@ -280,7 +288,9 @@ def traffic(plan: Plan) -> Rows:
 
 def network(plan: Plan) -> str:
     """Returns what a plan's network joins, in words."""
-    return NODES if plan.rates.joins_nodes else NETWORK
+    if plan.rates.joins_nodes:
+        return NODES
+    return NETWORK
 
 
 def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
@@ -293,13 +303,8 @@ def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
 
 def in_a_line(plan: Plan) -> str:
     """Returns memory per device, whether it fits if that is known, and communication per step."""
-    state = 0
-    activations = 0
-    for kind, total in plan.totals.items():
-        if kind == "activations":
-            activations = total.bytes_per_device
-        else:
-            state += total.bytes_per_device
+    activations = plan.totals["activations"].bytes_per_device
+    state = sum(total.bytes_per_device for total in plan.totals.values()) - activations
     line = f"{size(state)} of state and {size(activations)} of activations per device"
     if plan.rates.device == "cpu":
         # The virtual devices of a machine's processes share its memory.
@@ -349,7 +354,6 @@ def notes(plan: Plan) -> list[str]:
 
 
 def _crossing(plan: Plan) -> str:
-    """Returns which axes' devices are in several processes."""
     inside = []
     for axis, count in plan.axes.items():
         if count > 1 and axis not in plan.crossing:

@@ -27,18 +27,14 @@ class Units:
 
     def place(self, dims: tuple[int, ...], free: Iterable[int]) -> list[int] | None:
         """Returns where an activation has these dims; None if it does not have them."""
-        last = len(dims) - 1
-        positions = sorted(free)
-        if self.is_last is not None:
-            positions = [position for position in positions if (position == last) == self.is_last]
         found: list[int] = []
-        for size in self.sizes:
-            position = next((position for position in positions if dims[position] == size), None)
-            if position is None:
-                return None
-            found.append(position)
-            positions = [later for later in positions if later > position]
-        return found
+        for position in sorted(free):
+            is_last = position == len(dims) - 1
+            if self.is_last in (None, is_last) and dims[position] == self.sizes[len(found)]:
+                found.append(position)
+            if len(found) == len(self.sizes):
+                return found
+        return None
 
 
 def read(placements: Iterable[tuple[Placement, Spec]], roles: Mapping[str, Role]) -> tuple[Units, ...]:
@@ -93,8 +89,9 @@ def _of_role(shape: tuple[int, ...], spec: Spec, role: Role) -> Iterator[Units]:
         return
     columns = shape[role.dim]
     axis = spec[role.dim]
-    own_dims = [size for dim, size in enumerate(shape) if dim != role.width and dim >= role.stacked]
-    numbers = math.prod(own_dims) // role.units
+    numbers = math.prod(shape[role.stacked :]) // role.units
+    if role.width is not None:
+        numbers //= shape[role.width]
     if numbers > 1:
         yield Units((role.units, numbers), (axis, None))
         yield Units((role.units,), (axis,), is_last=False)

@@ -206,8 +206,8 @@ def of_tokens(axes: dict[str, int], split: str | None, **variables: tuple[int, .
     experts = {path for path, (shape, _) in placed.items() if len(shape) == 3}
     placed["first/kernel"] = ((2, 2), (None, None))
     first = [LayerOutput("first", "Dense", (4, 8, 16), "float32")]
-    tokens = (8, split) if split else None
-    return cases.model(placed, first, axes, {"tokens": ("batch", split)}, experts=experts, tokens=tokens)
+    fields = {"experts": experts, "row_tokens": 8, "token_axis": split}
+    return cases.model(placed, first, axes, {"tokens": ("batch", split)}, **fields)
 
 
 def test_an_axis_that_splits_tokens_shares_the_work_of_layers_heads_and_attention_out() -> None:

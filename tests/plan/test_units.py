@@ -95,7 +95,7 @@ def test_a_dense_model_is_divided_by_the_batch_and_by_one_axis() -> None:
 
 def test_tokens_are_divided_by_the_axis_of_sequences_once() -> None:
     model = placed("megatron", {"batch": 2, "model": 2, "sequence": 4}, DENSE)
-    model = replace(model, tokens=(T, "sequence"), inputs={"tokens": ("batch", "sequence")})
+    model = replace(model, token_axis="sequence", inputs={"tokens": ("batch", "sequence")})
     assert shards(model, B, T, D) == shards(model, B, T) == shards(model, B * T, D) == 2 * 4
     for shape in ((B, T, G, K), (B, T, F), (Q, B, G, T, T), (B, H, T)):
         assert shards(model, *shape) == 2 * 4 * 2

@@ -26,10 +26,9 @@ from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
 from runner.layout import Placement, hybrid
 from runner.layout.paths import owner_of
-from runner.plan import memory
+from runner.plan import base, memory
 from runner.plan.advise import candidates, ranking, split
 from runner.plan.advise.candidates import Candidate
-from runner.plan.base import ARITHMETIC
 from runner.plan.checks import run
 from runner.plan.make import make_plan
 from runner.task.base import DataSpec
@@ -81,10 +80,11 @@ class TracedModel:
             # State of the whole optimizer belongs to no variable.
             owner = self.placements.get(path) or self.placements.get(owner_of(path))
             spec: tuple[str | None, ...] = (None,) * len(info.shape)
+            shard = info.shape
             if owner is not None and owner.shape == info.shape:
                 spec = owner.spec
-            shards = math.prod(self.axes[axis] for axis in spec if axis is not None)
-            size = math.prod(info.shape) * memory.width_of(info.dtype) // shards
+                shard = owner.shard_shape(self.axes)
+            size = math.prod(shard) * memory.width_of(info.dtype)
             placed[path] = VariableInfo(info.shape, info.dtype, spec, size)
         return placed
 
@@ -100,18 +100,13 @@ class TracedModel:
     def attention_scores(self) -> list[list[tuple[tuple[int, ...], str]]]:
         return self.scores
 
-    def on(self, placements: Mapping[str, Placement], axes: Mapping[str, int]) -> TracedModel:
-        """Returns the same model on another mesh."""
-        return replace(self, placements=placements, axes=axes)
-
 
 class Arithmetic:
     """Plans candidates of one config; traces are kept."""
 
     def __init__(self, config: RunConfig, data: DataSpec, choices: Mapping[str, str]) -> None:
-        """Stores what candidates change."""
         # Engines are asked for shapes only, whatever compiler plans the best candidates.
-        self._config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
+        self._config = replace(config, plan=replace(config.plan, compiler=base.ARITHMETIC))
         self._data = data
         self._choices = choices
         self._trace = functools.cache(self._traced)
@@ -136,8 +131,8 @@ class Arithmetic:
             placed = _layout_option(candidate.layout)
         if candidate.sequence:
             placed = replace(placed, sequence=candidates.SEQUENCE)
-        options = (candidate.remat, candidate.accumulate, candidate.state)
-        changed = run.check(self._with(candidate.sizes, placed, *options))
+        config = self._with(candidate.sizes, placed, candidate.remat, candidate.accumulate, candidate.state)
+        changed = run.check(config)
         layout.check_inputs(changed.layout, self._data.arrays, changed.dataset.batch_size, changed.mesh.axes)
         return changed
 
@@ -175,7 +170,7 @@ class Arithmetic:
         remat = changed.model.options.get("remat")
         parts = (candidate.axes, candidate.layout in candidates.TENSOR, candidate.sequence)
         traced = self._trace(remat, candidate.accumulate, candidate.state, parts)
-        engine: Any = traced.on(placements, changed.mesh.axes)
+        engine: Any = replace(traced, placements=placements, axes=changed.mesh.axes)
         plan = make_plan(changed, cast("Engine", engine), self._data, self._choices)
         assert plan.forecast is not None
         return ranking.of_forecast(candidate, plan.forecast)
@@ -204,7 +199,6 @@ class Arithmetic:
         return traced
 
     def _engine_config(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> RunConfig:
-        """Returns the config that a trace with these options is made with."""
         axes, shards_vocabulary, shards_tokens = parts
         placed = LayoutConfig()
         if shards_vocabulary:
@@ -311,7 +305,7 @@ def _explored_on(
     # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
     too_large_states = _too_large_states(most_saving)
     # Hundreds of plans are saved on meshes that fit in no way.
-    is_hopeless = most_saving.verdict == ranking.TOO_LARGE and most_saving.state_fits
+    is_hopeless = most_saving.verdict == base.TOO_LARGE and most_saving.state_fits
     for saver in candidates.savers(options):
         state, remat, steps = saver
         candidate = replace(start, remat=remat, accumulate=steps, state=state)
@@ -335,7 +329,7 @@ def _explored_on(
             continue
         planned.append(entry)
         too_large_states |= _too_large_states(entry)
-        if entry.verdict == ranking.FITS:
+        if entry.verdict == base.FITS:
             fitting.append(saver)
     return planned, dropped
 

@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.layout import mesh
+
 BATCH = "batch"
 EXPERTS = "experts"
 SEQUENCE = "sequence"
@@ -20,8 +22,6 @@ FSDP = "fsdp"
 MEGATRON = "megatron"
 FSDP_MEGATRON = "fsdp_megatron"
 EXPERTS_LAYOUT = "experts"
-# Layouts that shard weights over the batch axis, which have no effect if it has one device.
-_STORED = (FSDP, FSDP_MEGATRON)
 # Layouts that shard over the model axis.
 TENSOR = (MEGATRON, FSDP_MEGATRON)
 # Values of the options that save memory, those first that cost the least time.
@@ -58,9 +58,8 @@ class Candidate:
 
     def overrides(self) -> list[str]:
         """Returns the candidate as on a command line."""
-        axes = ",".join(f"{name}:{size}" for name, size in self.axes)
         # The axes of the option are replaced by those of the second override, see `runner.config.short_keys`.
-        words = [MESH, f"mesh.axes={{{axes}}}", f"layout={self.layout}"]
+        words = [MESH, f"mesh.axes={mesh.braced(self.sizes)}", f"layout={self.layout}"]
         if self.sequence:
             words.append(f"layout.sequence={SEQUENCE}")
         if self.remat is not None:
@@ -119,13 +118,13 @@ def meshes(devices: int, axes: Sequence[str]) -> list[tuple[tuple[str, int], ...
     """Returns every mesh of so many devices: each way to write their number as a product over the axes, outermost
     first.
 
-    The batch axis is always in the mesh, others if they have several devices.
+    The first of `axes` is the batch axis, which is always in the mesh; others are if they have several devices.
 
     Example:
       >>> meshes(4, ["batch", "model"])
       [(('batch', 4),), (('batch', 2), ('model', 2)), (('batch', 1), ('model', 4))]
     """
-    others = [axis for axis in axes if axis != BATCH]
+    others = axes[1:]
     products = []
     for sizes in _factorizations(devices, len(others)):
         inner = []
@@ -158,7 +157,8 @@ def layouts_of(sizes: Mapping[str, int], layouts: Sequence[str] = ()) -> list[st
     else:
         suited = [REPLICATED, FSDP]
     if sizes[BATCH] == 1:
-        suited = [layout for layout in suited if layout not in _STORED]
+        # The second shards weights over the batch axis, which has no effect.
+        return suited[:1]
     return suited
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,12 +27,11 @@ from runner.host import stages
 from runner.host.late import late
 from runner.host.outputs import required, spared
 from runner.layout import mesh, transformers
-from runner.layout.axes import SEQUENCE
 from runner.model import gpt_options
-from runner.plan import limits, memory, rates
+from runner.plan import base, limits, memory, rates
 from runner.plan.advise import arithmetic, candidates, ranking, show
 from runner.plan.advise.arithmetic import Arithmetic
-from runner.plan.base import ARITHMETIC
+from runner.plan.make import row_tokens
 from runner.plan.table import as_markdown, plan_console, rich_table
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
@@ -47,28 +46,30 @@ _GIB = 1 << 30
 _REPLACED_GROUPS = ("mesh", "layout")
 _PLAN_GROUPS = ("hardware", "plan", "advise")
 _PRESET = "experiment="
-_MARKERS = {ranking.FITS: "o", ranking.MAY_FIT: "^", ranking.TOO_LARGE: "x"}
+_MARKERS = {base.FITS: "o", base.MAY_FIT: "^", base.TOO_LARGE: "x"}
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Finds, prints and writes the advice; an EngineError if no candidate can be planned, or none fits."""
     del composed
     began = time.perf_counter()
-    options = config.model.options
+    remat = None
+    if config.model.target == gpt_options.TARGET:
+        remat = str(config.model.options.get("remat"))
     own = candidates.Candidate(
         tuple(config.mesh.axes.items()),
         choices()["layout"],
         sequence=config.layout.sequence is not None,
-        remat=str(options.get("remat")) if config.model.target == gpt_options.TARGET else None,
+        remat=remat,
         accumulate=config.trainer.accumulate_steps,
         state=config.engine.state,
     )
-    config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
+    config = replace(config, plan=replace(config.plan, compiler=base.ARITHMETIC))
     registry.prepare(config)
     data = loading.load(config.dataset, config.trainer.seed, task=config.task)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
-    typed_keys = [key_of(override) for override in HydraConfig.get().overrides.task]
+    typed_keys = list(map(key_of, HydraConfig.get().overrides.task))
     search = Arithmetic(config, spec, choices())
     devices = config.advise.devices
     assert devices is not None
@@ -87,12 +88,12 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # The variable lets JAX reserve as much memory as the candidate needs.
     command = f"{best.setting} {shlex.join(words)}".lstrip()
     lines = [show.why(best), *show.left_out(entries, dropped)]
-    network = rates.unpriced_network(config.plan, config.hardware, best.candidate.sizes)
-    borrowed = rates.borrowed(config.hardware, choices()["hardware"])
-    lines += [f"warning: {one}" for one in (*borrowed, network) if one is not None]
+    warnings = rates.borrowed(config.hardware, choices()["hardware"])
+    warnings += rates.unpriced_network(config.plan, config.hardware, best.candidate.sizes)
+    for warning in warnings:
+        lines.append(f"warning: {warning}")
     lines.append(f"found in {time.perf_counter() - began:.0f} s, by arithmetic")
-    where = f"{devices} devices of hardware={config.hardware.name}"
-    title = f"{where}, global batch {config.dataset.batch_size}"
+    title = f"{devices} devices of hardware={config.hardware.name}, global batch {config.dataset.batch_size}"
     _report(config.hardware, title, entries, lines, command)
 
 
@@ -102,8 +103,7 @@ def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
     roles = transformers.read(search.shapes()).roles
     if any(role.experts is not None for role in roles.values()):
         axes.append(candidates.EXPERTS)
-    has_sequence = any(SEQUENCE in spec.arrays[name].dims for name in spec.task.input_names)
-    if has_sequence and roles:
+    if roles and row_tokens(spec) is not None:
         axes.append(candidates.SEQUENCE)
     # Last, because the last axis fills a node first: the sums of activations over it are to stay inside one node.
     axes.append(candidates.MODEL)
@@ -117,7 +117,7 @@ def _report(
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = plan_console()
     best = entries[0]
-    fits = best.verdict != ranking.TOO_LARGE
+    fits = best.verdict != base.TOO_LARGE
     memory_bytes = round((hardware.memory_gib or 0.0) * _GIB)
     # The share that the largest candidate gets is the largest that any of them can have.
     largest = limits.share(hardware.kind, max(entry.peak_bytes for entry in entries), memory_bytes)
@@ -133,7 +133,7 @@ def _report(
         console.print_lines(lines)
 
     with required(folder):
-        (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
+        (folder / "advise.json").write_text(json.dumps(list(map(asdict, entries)), indent=2) + "\n")
         (folder / "advise.md").write_text(as_markdown("Advice", print_to))
     with spared(str(folder / "advise.png")):
         _draw(folder / "advise.png", entries, capacity, title)
@@ -187,17 +187,17 @@ def _changing(candidate: candidates.Candidate, start: candidates.Candidate, over
 def _draw(path: Path, entries: Sequence[ranking.Planned], capacity: int, title: str) -> None:
     """Draws the ranked candidates; a capacity of 0 is not known."""
 
-    def places(entries: Iterable[ranking.Planned]) -> list[tuple[float, float]]:
-        return [(entry.peak_bytes / _GIB, 1000 * entry.seconds) for entry in entries]
+    def place(entry: ranking.Planned) -> tuple[float, float]:
+        return entry.peak_bytes / _GIB, 1000 * entry.seconds
 
     series: dict[str, tuple[str, str, list[tuple[float, float]]]] = {}
     layouts = sorted({entry.candidate.layout for entry in entries})
     for (index, layout), (verdict, marker) in itertools.product(enumerate(layouts), _MARKERS.items()):
-        chosen = [entry for entry in entries if (entry.candidate.layout, entry.verdict) == (layout, verdict)]
         color = figures.SERIES[index % len(figures.SERIES)]
-        series[f"{layout}, {verdict}"] = (color, marker, places(chosen))
-    unbeaten = ranking.front([entry for entry in entries if entry.verdict != ranking.TOO_LARGE])
+        series[f"{layout}, {verdict}"] = (color, marker, [])
+    for entry in entries:
+        series[f"{entry.candidate.layout}, {entry.verdict}"][2].append(place(entry))
+    unbeaten = ranking.front([entry for entry in entries if entry.verdict != base.TOO_LARGE])
     best = entries[0]
     name = f"1: {mesh.describe(best.candidate.sizes)}, {best.candidate.layout}"
-    (place,) = places([best])
-    figures.front(path, title, series, places(unbeaten), (name, place), capacity / _GIB)
+    figures.front(path, title, series, list(map(place, unbeaten)), (name, place(best)), capacity / _GIB)

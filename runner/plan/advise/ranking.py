@@ -7,13 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runner.plan import base, forecast
+from runner.plan import forecast
 from runner.plan.advise.candidates import Candidate
-from runner.plan.base import Forecast
+from runner.plan.base import FITS, MAY_FIT, TOO_LARGE, Forecast
 
-FITS = base.FITS
-MAY_FIT = base.MAY_FIT
-TOO_LARGE = base.TOO_LARGE
 # The best first.
 _VERDICTS = (FITS, MAY_FIT, TOO_LARGE)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from runner.console import size
 from runner.layout import mesh
-from runner.plan import rows
+from runner.plan import base, rows
 from runner.plan.advise import ranking
 
 # Candidates that the table shows.
@@ -55,17 +55,17 @@ def why(best: ranking.Planned) -> str:
 
 
 def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropped]) -> list[str]:
-    """Returns how many candidates there were, and why others are not in the table."""
+    """Returns how many candidates there were, of which `planned` are ranked, and why others are not in the table."""
     total = len(planned) + len(dropped)
-    fitting = sum(1 for entry in planned if entry.verdict == ranking.FITS)
-    lines = [f"{total} candidates: {len(planned)} planned, of which {fitting} fit"]
-    if planned[0].verdict == ranking.MAY_FIT:
+    verdicts = [entry.verdict for entry in planned]
+    lines = [f"{total} candidates: {len(planned)} planned, of which {verdicts.count(base.FITS)} fit"]
+    if planned[0].verdict == base.MAY_FIT:
         lines.append("  estimates of memory decide: python -m runner.plan with plan.compiler=target tells which fit")
-    too_large = [entry for entry in planned if entry.verdict == ranking.TOO_LARGE]
+    too_large = verdicts.count(base.TOO_LARGE)
     if too_large:
-        smallest = min(too_large, key=lambda entry: entry.peak_bytes)
-        least = size(smallest.peak_bytes)
-        lines.append(f"  {len(too_large)} do not fit; the smallest of them needs {least} per device")
+        # The smallest of them is ranked first.
+        least = size(planned[verdicts.index(base.TOO_LARGE)].peak_bytes)
+        lines.append(f"  {too_large} do not fit; the smallest of them needs {least} per device")
     for reason, count, detail in ranking.reasons(dropped):
         lines.append(f"  {count} {reason}, such as: {detail}")
     return lines

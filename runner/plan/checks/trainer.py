@@ -31,7 +31,9 @@ def auto_if_any(*values: object) -> str | None:
 
     Whoever sets `trainer.early_stopping.patience` alone wants early stopping.
     """
-    return None if all(value is None for value in values) else AUTO
+    if values.count(None) == len(values):
+        return None
+    return AUTO
 
 
 def check(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
@@ -41,10 +43,9 @@ def check(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
       ConfigError: the run has no length, one of them is set twice, or the task can't count the run's.
     """
     _check_one(config, _EPOCH_LENGTHS, "an epoch has one length", "remove trainer.{} or trainer.{}")
-    if all(getattr(config, key) is None for key in _RUN_LENGTHS):
+    if not _check_one(config, _RUN_LENGTHS, "a run has one length", "set trainer.{}=null or trainer.{}=null"):
         fix = f"set trainer.epochs={TrainerConfig.epochs}, trainer.steps or trainer.tokens"
         raise invalid("trainer.epochs", None, problem="a run needs a length", fix=fix)
-    _check_one(config, _RUN_LENGTHS, "a run has one length", "set trainer.{}=null or trainer.{}=null")
     if config.tokens is not None and not counts_tokens:
         problem = f"task={task} has no tokens to count"
         raise invalid("trainer.tokens", config.tokens, problem=problem, fix="set trainer.steps or trainer.epochs")
@@ -55,13 +56,14 @@ def check(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
         raise invalid("trainer.evaluate_every_steps", interval, problem=problem, fix=fix)
 
 
-def _check_one(config: TrainerConfig, keys: Sequence[str], what: str, fix: str) -> None:
-    """Checks that one of some keys is set at most; `fix` has a place for each of two."""
+def _check_one(config: TrainerConfig, keys: Sequence[str], what: str, fix: str) -> bool:
+    """Checks that one of some keys is set at most, and returns whether one is; `fix` has a place for each of two."""
     used = [key for key in keys if getattr(config, key) is not None]
     if len(used) > 1:
         first, second = used[:2]
         problem = f"{what}, but trainer.{first}={getattr(config, first)} is set too"
         raise invalid(f"trainer.{second}", getattr(config, second), problem=problem, fix=fix.format(first, second))
+    return bool(used)
 
 
 def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> TrainerConfig:
