@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
@@ -37,13 +38,13 @@ def longest_sum(trace: jax.core.Jaxpr) -> int:
     return longest
 
 
-def lowest(traces: Sequence[jax.core.Jaxpr], stored: str) -> str:
+def lowest(traces: Sequence[jax.core.Jaxpr], stored: Iterable[str]) -> str:
     """Returns the lowest precision that traces compute in: `bfloat16`, `float16`, `tensorfloat32` or `float32`.
 
-    `stored` is the lowest dtype of what they read.
+    `stored` are the dtypes of what they read.
     """
-    found = {"float32", stored}
-    for equation in (equation for trace in traces for equation in equations(trace)):
+    found = {"float32", *stored}
+    for equation in chain.from_iterable(map(equations, traces)):
         for output in equation.outvars:
             name = str(getattr(output.aval, "dtype", ""))
             if name.startswith("float8"):
@@ -61,7 +62,9 @@ def _of_product(equation: Any) -> str:
         precision = jax.config.jax_default_matmul_precision
     is_default = precision is None or "DEFAULT" in str(precision).upper()
     is_float32 = all(getattr(x.aval, "dtype", None) == jnp.float32 for x in equation.invars)
-    return _DEFAULT.get(jax.default_backend(), "float32") if is_default and is_float32 else "float32"
+    if is_default and is_float32:
+        return _DEFAULT.get(jax.default_backend(), "float32")
+    return "float32"
 
 
 def equations(trace: jax.core.Jaxpr) -> Iterator[Any]:
@@ -69,6 +72,8 @@ def equations(trace: jax.core.Jaxpr) -> Iterator[Any]:
     for equation in trace.eqns:
         yield equation
         for value in equation.params.values():
-            for called in value if isinstance(value, tuple | list) else [value]:
+            if not isinstance(value, tuple | list):
+                value = [value]
+            for called in value:
                 if hasattr(called, "eqns"):
                     yield from equations(called)

@@ -89,11 +89,16 @@ class Report:
         """Returns the verdict with its reasons, in one line."""
         if self.verdict == "mismatch":
             return self._mismatch_line()
-        sensitive = [variable for variable in self.variables if variable.is_sensitive]
-        zero = [variable.variable for variable in self.variables if variable.zero]
-        insensitive = [
-            f"{variable.variable} ({variable.why})" for variable in self.variables if not variable.is_verified
-        ]
+        detected = []
+        zero = []
+        insensitive = []
+        for variable in self.variables:
+            if variable.is_sensitive:
+                detected.append(variable.resolution)
+            if variable.zero:
+                zero.append(variable.variable)
+            if not variable.is_verified:
+                insensitive.append(f"{variable.variable} ({variable.why})")
         parts = [f"{self.verdict}: {self.steps} steps on {self.mesh} match one device"]
         noun = "variables"
         if not self.steps:
@@ -101,10 +106,9 @@ class Report:
             noun = "outputs"
         if self.remark:
             parts.append(self.remark)
-        count = f"{len(sensitive)} of {len(self.variables)} {noun} are sensitive"
-        if sensitive:
-            largest = max(variable.resolution for variable in sensitive)
-            count += f" (detects errors of {percent(largest)} or more)"
+        count = f"{len(detected)} of {len(self.variables)} {noun} are sensitive"
+        if detected:
+            count += f" (detects errors of {percent(max(detected))} or more)"
         parts.append(count)
         if zero:
             parts.append(f"the gradients of {_shortened(zero)} are zero up to rounding")
@@ -115,10 +119,9 @@ class Report:
 
     def _mismatch_line(self) -> str:
         assert self.first is not None
-        worst = [
-            f"{check.name} ({_ratio(check.ratio)} times its tolerance)"
-            for check in worst_of(attrgetter("kind"), self.failed)
-        ]
+        worst = []
+        for check in worst_of(attrgetter("kind"), self.failed):
+            worst.append(f"{check.name} ({_ratio(check.ratio)} times its tolerance)")
         return (
             f"mismatch: {self.subject} differs from one device, first in {_place(self.first)}; "
             f"worst of each kind: {', '.join(worst)}; "
@@ -170,16 +173,9 @@ class Report:
         for check in sorted(worst, key=lambda check: check.variable != ""):
             if check.difference == check.tolerance == 0:
                 continue  # a count, or what nothing moves: bit for bit the same
-            row = Row(
-                check.variable or "(loss)",
-                _label(check),
-                check.rank,
-                check.difference,
-                check.tolerance,
-                check.ratio,
-                _detects(by_path.get(check.variable)),
-            )
-            rows.append(row)
+            leaf = check.variable or "(loss)"
+            detects = _detects(by_path.get(check.variable))
+            rows.append(Row(leaf, _label(check), check.rank, check.difference, check.tolerance, check.ratio, detects))
         return rows
 
 
@@ -236,7 +232,9 @@ def _place(check: Check) -> str:
 
 def _label(check: Check) -> str:
     """Returns the kind of an array in a row of its variable: `gradient`, `m` of a slot, `update m` of an update."""
-    name = check.name.split("/", 2)[2] if check.kind == "update" else check.name
+    name = check.name
+    if check.kind == "update":
+        name = name.split("/", 2)[2]
     label = name.removesuffix(check.variable).removeprefix("optimizer").strip("/")
     if check.kind == "update":
         return f"update {label}".strip()
@@ -263,13 +261,15 @@ def _detects(variable: Sensitivity | None) -> str:
         return ""
     if variable.zero:
         return "zero"
-    return percent(variable.resolution) if variable.is_sensitive else "not sensitive"
+    if variable.is_sensitive:
+        return percent(variable.resolution)
+    return "not sensitive"
 
 
 def plain(record: Check | Sensitivity) -> dict[str, object]:
     """Returns the fields of a record; JSON has no NaN or infinity, so these become strings."""
-    fields: dict[str, object] = {}
-    for key, value in asdict(record).items():
-        is_plain = not isinstance(value, float) or math.isfinite(value)
-        fields[key] = value if is_plain else str(value)
+    fields = asdict(record)
+    for key, value in fields.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            fields[key] = str(value)
     return fields

@@ -22,25 +22,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import perturb, trees
+from .by_path import are_finite, below, chosen, keyed, tiny
 from .differences import PERTURBED_RUNS, Entry, spread
 from .precision import longest_sum, lowest
-from .rounding import (
-    Array,
-    Rounding,
-    gradients_with_noise,
-    largest,
-    rounding_of,
-    rounding_remainders,
-    weights_with_noise,
-    with_noise,
-)
+from .rounding import Rounding, gradients_with_noise, rounding_of, weights_with_noise, with_noise
 from .trees import Arrays, Place, Tree
 
 Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
 Function = Callable[[Tree, Tree], Tree]
 Noise = np.random.Generator | None
-# Gradients below this many times what rounding may leave of cancelled terms are tried for being no more than that.
-_TINY = 10.0
 # Parts of a point: kind of the check, and place in the order of computation, between the first two steps.
 _PARTS = {
     "start": ("start", 1.5),
@@ -84,12 +74,6 @@ class Setup:
         """Returns which batch a step reads: where there are fewer, they are used in turn."""
         return step % len(self.batches)
 
-    @property
-    def point_steps(self) -> list[int]:
-        """The step of each point: a late one and an early one."""
-        last = max(self.steps - 1, 0)
-        return [last, last // 2][: perturb.COUNT]
-
 
 @dataclass
 class Side:
@@ -122,7 +106,8 @@ class Side:
     def batch(self, number: int, values: Mapping[str, Any] | None = None) -> Tree:
         """Returns a batch, of other values than its own where they are given."""
         batch = self.setup.batches[number]
-        values = self.setup.host_batches[number] if values is None else values
+        if values is None:
+            values = self.setup.host_batches[number]
         if self.place_batch is not None:
             return self.place_batch(trees.on_host(batch, values, "batch"))
         return trees.with_values(batch, values, "batch", self.device)
@@ -177,10 +162,10 @@ class Side:
         """Trains from the initial state, and returns the arrays of the training."""
         setup = self.setup
         state = self.load(setup.initial)
-        arrays = trees.keyed("initial", self.read(state))
+        arrays = keyed("initial", self.read(state))
         metrics: dict[str, list[Any]] = {}
         if self.gradients is not None and setup.steps:
-            arrays |= trees.keyed("gradient", self.gradients_at(setup.initial, 0, noise)[0])
+            arrays |= keyed("gradient", self.gradients_at(setup.initial, 0, noise)[0])
         for step in range(setup.steps):
             state, outputs = self.take(state, setup.batch_of(step), noise)
             for path, value in outputs.items():
@@ -189,25 +174,32 @@ class Side:
                 elif not step:
                     arrays[f"output/{path}"] = value
             if not step:
-                arrays |= trees.keyed("stepped", _changes(setup.initial, self.read(state)))
-        arrays |= {f"metric/{path}": np.asarray(values) for path, values in metrics.items()}
-        return trees.comparable(arrays | trees.keyed("final", self.read(state)))
+                arrays |= keyed("stepped", _changes(setup.initial, self.read(state)))
+        for path, values in metrics.items():
+            arrays[f"metric/{path}"] = np.asarray(values)
+        return trees.comparable(arrays | keyed("final", self.read(state)))
 
     def at(self, point: int, step: int, start: Arrays, noise: Noise = None) -> Arrays:
         """Returns the arrays of a step from a point; of an evaluation, those of every batch."""
         setup = self.setup
-        arrays = trees.keyed("start", start)
-        numbers = [setup.batch_of(step)] if setup.steps else list(range(len(setup.batches)))
+        arrays = keyed("start", start)
+        numbers: Sequence[int] = range(len(setup.batches))
+        if setup.steps:
+            numbers = [setup.batch_of(step)]
         for number in numbers:
             state, outputs = self.take(self.load(start), number, noise)
             for path, value in outputs.items():
-                name = path if setup.steps else f"{path} of batch {number}"
-                arrays[f"output/{name}" if value.ndim else f"evaluated/{name}"] = np.atleast_1d(value)
-        arrays |= trees.keyed("end", self.read(state))
+                group = "output"
+                if value.ndim == 0:
+                    group = "evaluated"
+                if not setup.steps:
+                    path = f"{path} of batch {number}"
+                arrays[f"{group}/{path}"] = np.atleast_1d(value)
+        arrays |= keyed("end", self.read(state))
         if self.gradients is not None and setup.steps:
-            gradients, tiny = self.gradients_at(start, numbers[0], noise)
-            arrays |= trees.keyed("gradient", gradients) | trees.keyed("tiny", tiny)
-        return trees.comparable(trees.keyed(f"point{point}", arrays))
+            gradients, remainders = self.gradients_at(start, numbers[0], noise)
+            arrays |= keyed("gradient", gradients) | keyed("tiny", remainders)
+        return trees.comparable(keyed(f"point{point}", arrays))
 
 
 class Reference(Side):
@@ -246,53 +238,59 @@ class Reference(Side):
         self.trained = moved
         if parameters is not None:
             self.trained = trees.selected(floats, parameters)
-        candidates = self.trained if setup.steps else floats
-        self._trace = _trace(self)
-        used = _read_by_outputs(self, candidates, compiled=self._trace is not None)
-        self.weights = [path for path in candidates if path in used] or candidates
-        self._find_points({path: arrays[f"final/{path}"] for path in setup.initial}, moved)
+        candidates = floats
+        if setup.steps:
+            candidates = self.trained
+        self._traces = _traces(self)
+        self.weights = _read_by_outputs(self, candidates, compiled=bool(self._traces))
+        self._find_points(below("final", arrays), moved)
         self._training = arrays
 
     def perturb_for(self, step: Side) -> None:
         """Computes the runs with noise, unless they were for a step that rounds alike."""
-        terms, rounding = self._rounding(step)
+        self.terms, rounding = self._rounding(step)
         if getattr(self, "rounding", None) == rounding:
             return
-        self.terms, self.rounding = terms, rounding
-        # Gradients are found again: what is a remainder of rounding depends on it.
-        points = self.points if self.gradients is None else self._at_points()
+        self.rounding = rounding
+        points = self.points
+        if self.gradients is not None:
+            # Gradients are found again: what is a remainder of rounding depends on it.
+            points = self._at_points()
         self.arrays = self.compared(self._training | points)
-        runs = (self._perturbed(seed) for seed in range(1, PERTURBED_RUNS + 1))
+        runs = map(self._perturbed, range(1, PERTURBED_RUNS + 1))
         self.spread = spread(self.arrays, runs, self.describe)
 
     def _rounding(self, step: Side) -> tuple[int, Rounding]:
         """Returns the terms of the longest sum, and the errors of the lower precision of both sides."""
-        traces = [trace for trace in (self._trace, _trace(step)) if trace is not None]
-        terms = max((value.size for value in self.setup.host_batches[0].values()), default=1)
-        if self._trace is not None:
-            terms = longest_sum(self._trace)
+        terms = max(map(np.size, self.setup.host_batches[0].values()), default=1)
+        if self._traces:
+            terms = longest_sum(self._traces[0])
         dtypes = {str(self.setup.initial[path].dtype) for path in self.weights}
-        stored = next((name for name in ("bfloat16", "float16") if name in dtypes), "float32")
-        rounding = rounding_of(terms, lowest(traces, stored), stored)
+        rounding = rounding_of(terms, lowest([*self._traces, *_traces(step)], dtypes), lowest([], dtypes))
         products = tuple(path for path in self.weights if self.setup.initial[path].ndim > 1)
         return terms, Rounding(rounding.noise, rounding.sums, rounding.storage, products)
 
     def _find_points(self, final: Arrays, moved: Sequence[str]) -> None:
         """Makes the points; one at which the reference is NaN or Inf is made closer, or left out."""
-        self.starts, self.points = {}, {}
-        for number, step in enumerate(self.setup.point_steps):
+        self.starts = {}
+        self.points = {}
+        signed = {}
+        others = {}
+        for path in (*self.weights, *moved):
+            # What is never negative, as a scale or a variance, stays so.
+            if path in self.weights and ((final[path] < 0).any() or not final[path].any()):
+                signed[path] = final[path]
+            else:
+                others[path] = final[path]
+        late = max(self.setup.steps - 1, 0)
+        for number, step in enumerate([late, late // 2][: perturb.COUNT]):
             for share in perturb.SHARES:
                 rng = np.random.default_rng([self.setup.seed, number, step])
-                start = dict(final)
-                # What is never negative, as a scale or a variance, stays so.
-                signed = {
-                    path: final[path] for path in self.weights if (final[path] < 0).any() or not final[path].any()
-                }
-                others = {path: final[path] for path in (*self.weights, *moved) if path not in signed}
-                start |= perturb.weights(signed, share, rng) | perturb.slots(others, rng)
-                start = {path: value.astype(self.setup.initial[path].dtype) for path, value in start.items()}
+                start = final | perturb.weights(signed, share, rng) | perturb.slots(others, rng)
+                for path, value in start.items():
+                    start[path] = value.astype(self.setup.initial[path].dtype)
                 arrays = self.at(number, step, start)
-                if all(np.isfinite(value).all() for value in arrays.values()):
+                if are_finite(arrays.values()):
                     self.starts[number] = step, start
                     self.points |= arrays
                     break
@@ -305,16 +303,23 @@ class Reference(Side):
 
     def compared(self, arrays: Arrays) -> Arrays:
         """Returns the arrays that are compared: with gradients no changes, and else those of what is trained."""
-        kept = set() if self.gradients is not None else {f"stepped/{path}" for path in self.trained}
-        return {key: value for key, value in arrays.items() if not key.startswith("stepped/") or key in kept}
+        found = {}
+        for key, value in arrays.items():
+            group, _, path = key.partition("/")
+            if group != "stepped" or (self.gradients is None and path in self.trained):
+                found[key] = value
+        return found
+
+    def _noise(self, seed: int) -> np.random.Generator:
+        return np.random.default_rng([self.setup.seed, seed])
 
     def _perturbed(self, seed: int) -> Arrays:
-        noise = np.random.default_rng([self.setup.seed, seed])
+        noise = self._noise(seed)
         return self.run(noise) | self._at_points(noise)
 
     def train_again(self, seeds: Sequence[int]) -> None:
         """Adds trainings with noise to the spread."""
-        runs = (self.run(np.random.default_rng([self.setup.seed, seed])) for seed in seeds)
+        runs = map(self.run, map(self._noise, seeds))
         for key, value in spread(self.arrays, runs, self.describe).items():
             self.spread[key] = np.maximum(self.spread[key], value)
 
@@ -331,7 +336,8 @@ class Reference(Side):
         batch = self.batch(number, self._noisy_batch(number, noise))
         used = self._noisy_weights(state, noise)
         new_state, found = self.called(self.placed(used), batch)
-        end, outputs = trees.host(new_state, "state"), trees.host(found, "output")
+        end = trees.host(new_state, "state")
+        outputs = trees.host(found, "output")
         if noise is None:
             return end, outputs
         for path in self.weights:
@@ -350,9 +356,10 @@ class Reference(Side):
         gradients = trees.comparable(gradients)
         if not hasattr(self, "rounding"):
             return gradients, {}
-        remainders = rounding_remainders(gradients, self.rounding)
-        tiny = {path: value for path, value in gradients.items() if 0 < largest(value) < _TINY * remainders[path]}
-        return gradients if noise is None else gradients_with_noise(gradients, self.rounding, noise), tiny
+        remainders = tiny(gradients, self.rounding)
+        if noise is not None:
+            gradients = gradients_with_noise(gradients, self.rounding, noise)
+        return gradients, remainders
 
     def intermediates_with_spread(self, values: Arrays, step: int) -> tuple[Arrays, Arrays]:
         """Returns the values inside a step, and their differences under noise."""
@@ -361,7 +368,7 @@ class Reference(Side):
         number = self.setup.batch_of(step)
         runs = []
         for seed in range(1, PERTURBED_RUNS + 1):
-            noise = np.random.default_rng([self.setup.seed, seed])
+            noise = self._noise(seed)
             batch = self.batch(number, self._noisy_batch(number, noise))
             found = self.inside(self.placed(self._noisy_weights(values, noise)), batch)
             runs.append(trees.comparable(trees.host(found, "value")))
@@ -370,8 +377,7 @@ class Reference(Side):
     def _noisy_weights(self, values: Arrays, noise: Noise) -> Arrays:
         if noise is None:
             return dict(values)
-        weights = weights_with_noise({path: values[path] for path in self.weights}, self.rounding.noise, noise)
-        return values | weights
+        return values | weights_with_noise(chosen(values, self.weights), self.rounding.noise, noise)
 
     def _noisy_batch(self, number: int, noise: Noise) -> Arrays:
         """Returns a batch with noise on its numbers; labels, counts and bytes that are stored as floats stay."""
@@ -403,16 +409,14 @@ class Reference(Side):
         kind, step = _PARTS[part]
         if part in ("evaluated", "output"):
             path = f"outputs/{path}"
-        tiny = f"{group}/tiny/{path}" if part == "gradient" else ""
-        return Entry(kind, path, step, one_sided=part in ("start", "tiny"), tiny=tiny)
+        key_of_tiny = ""
+        if part == "gradient":
+            key_of_tiny = f"{group}/tiny/{path}"
+        return Entry(kind, path, step, one_sided=part in ("start", "tiny"), tiny=key_of_tiny)
 
     def _is_sum(self, path: str) -> bool:
         """Returns whether a leaf is what no gradient changes; integers are exact."""
         return path not in self.weights and trees.is_float(self.setup.initial[path])
-
-
-def _is_positive(value: Array) -> bool:
-    return bool((value >= 0).all() and value.any())
 
 
 def _changes(before: Arrays, after: Arrays) -> Arrays:
@@ -435,7 +439,7 @@ def check_training(side: Side, arrays: Arrays) -> list[str]:
     for path in setup.initial:
         if not np.array_equal(arrays[f"initial/{path}"], arrays[f"final/{path}"], equal_nan=True):
             moved.append(path)
-    if setup.steps and not any(trees.is_float(setup.initial[path]) for path in moved):
+    if setup.steps and not any(map(trees.is_float, chosen(setup.initial, moved).values())):
         raise ValueError(
             f"no float leaf of the state moves in {setup.steps} steps of the {side.name}; return the new state, or "
             "pass steps=0 if the step is an evaluation"
@@ -455,51 +459,51 @@ def outputs_of(side: Side) -> Arrays:
     Raises:
       ValueError: the step fails, or another call with the same state and batch returns other bits.
     """
-    first, again = (side.take(side.load(side.setup.initial), 0, None) for _ in range(2))
-    states = side.read(first[0]), side.read(again[0])
-    for one, other in (states, (first[1], again[1])):
+    state, outputs = side.take(side.load(side.setup.initial), 0, None)
+    state_again, outputs_again = side.take(side.load(side.setup.initial), 0, None)
+    for one, other in ((side.read(state), side.read(state_again)), (outputs, outputs_again)):
         for path, value in one.items():
             if not np.array_equal(value, other[path], equal_nan=value.dtype.kind == "f"):
                 raise ValueError(
                     f"the {side.name} is not deterministic: two calls with the same state and batch differ in {path}; "
                     "keep its random keys in the state"
                 )
-    return first[1]
+    return outputs
 
 
 def _functional(side: Side) -> tuple[Callable[..., Any], list[Any]]:
     """Returns a step as a function of the state's and the batch's arrays alone, and these."""
-    state, batch = side.placed(side.setup.initial), side.batch(0)
-    leaves, structure = jax.tree.flatten((state, batch))
-    places = [place for place, leaf in enumerate(leaves) if trees.is_array(leaf)]
+    leaves, structure = jax.tree.flatten((side.placed(side.setup.initial), side.batch(0)))
+    arrays = {place: leaf for place, leaf in enumerate(leaves) if trees.is_array(leaf)}
 
-    def function(*arrays: Any) -> Any:
+    def function(*values: Any) -> Any:
         filled = list(leaves)
-        for place, array in zip(places, arrays, strict=True):
-            filled[place] = array
+        for place, value in zip(arrays, values, strict=True):
+            filled[place] = value
         return side.step(*jax.tree.unflatten(structure, filled))
 
-    return function, [leaves[place] for place in places]
+    return function, list(arrays.values())
 
 
-def _trace(side: Side) -> Any:
-    """Returns the trace of a step; None: it is no function that JAX can trace."""
+def _traces(side: Side) -> list[Any]:
+    """Returns the trace of a step; none: it is no function that JAX can trace."""
     function, arrays = _functional(side)
     try:
-        return jax.make_jaxpr(function)(*arrays).jaxpr
+        return [jax.make_jaxpr(function)(*arrays).jaxpr]
     except Exception:
-        return None  # a step of Python numbers, say; its sums are guessed from the batch
+        return []  # a step of Python numbers, say; its sums are guessed from the batch
 
 
-def _read_by_outputs(side: Side, candidates: Sequence[str], *, compiled: bool) -> set[str]:
-    """Returns the leaves on which the outputs depend: weights, and not an optimizer's slots.
+def _read_by_outputs(side: Side, candidates: Sequence[str], *, compiled: bool) -> Sequence[str]:
+    """Returns the candidates on which the outputs depend: weights, and not an optimizer's slots.
 
-    A step whose outputs JAX can't differentiate does not show it; then all are taken for weights.
+    If there are none, or JAX can't differentiate the outputs, all are taken for weights.
     """
     function, arrays = _functional(side)
-    floats = [
-        place for place, array in enumerate(arrays) if not trees.is_key(array) and trees.is_float(np.asarray(array))
-    ]
+    floats = {}
+    for place, array in enumerate(arrays):
+        if not trees.is_key(array) and trees.is_float(np.asarray(array)):
+            floats[place] = array
 
     def total(values: list[Any]) -> Any:
         filled = list(arrays)
@@ -508,15 +512,18 @@ def _read_by_outputs(side: Side, candidates: Sequence[str], *, compiled: bool) -
         outputs = jax.tree.leaves(function(*filled)[1])
         return sum(jnp.sum(output).real for output in outputs if jnp.issubdtype(output.dtype, np.inexact))
 
-    # One program without the new state takes half as long to compile as those of a step's parts.
-    gradient = jax.jit(jax.grad(total)) if compiled else jax.grad(total)
+    gradient = jax.grad(total)
+    if compiled:
+        # One program without the new state takes half as long to compile as those of a step's parts.
+        gradient = jax.jit(gradient)
     try:
-        gradients = gradient([arrays[place] for place in floats])
+        gradients = gradient(list(floats.values()))
     except Exception:
-        return set(candidates)
-    paths = list(side.setup.initial)
-    found = set()
+        return candidates
+    # The state's arrays come first, those of the batch after them.
+    paths = dict(enumerate(side.setup.initial))
+    found = []
     for place, gradient in zip(floats, gradients, strict=True):
-        if place < len(paths) and np.asarray(gradient).any():
-            found.add(paths[place])
-    return found
+        if paths.get(place) in candidates and np.asarray(gradient).any():
+            found.append(paths[place])
+    return found or candidates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,11 +20,13 @@ Select = str | Sequence[str] | Callable[[str], bool]
 
 def named(tree: Tree, name: str) -> dict[str, Any]:
     """Returns the leaves of a pytree by path, `params/dense/kernel`; a tree that is one leaf has the given name."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") or name for path, _ in leaves]
-    if len(set(paths)) < len(paths):
-        paths = [jax.tree_util.keystr(path) for path, _ in leaves]
-    return dict(zip(paths, (leaf for _, leaf in leaves), strict=True))
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    found = {}
+    for path, leaf in leaves:
+        found[jax.tree_util.keystr(path, simple=True, separator="/") or name] = leaf
+    if len(found) < len(leaves):
+        found = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    return found
 
 
 def host(tree: Tree, name: str) -> Arrays:
@@ -36,7 +38,9 @@ def with_values(tree: Tree, values: Mapping[str, Array], name: str, device: jax.
     """Returns a pytree with new arrays of these values, each where the tree's own is, or on one device."""
     leaves = []
     for path, leaf in named(tree, name).items():
-        leaves.append(_with_value(leaf, values[path], device) if is_array(leaf) else leaf)
+        if is_array(leaf):
+            leaf = _with_value(leaf, values[path], device)
+        leaves.append(leaf)
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
@@ -44,7 +48,9 @@ def on_host(tree: Tree, values: Mapping[str, Array], name: str) -> Tree:
     """Returns a pytree whose arrays are NumPy's, for a user's own `place`; random keys stay JAX's."""
     leaves = []
     for path, leaf in named(tree, name).items():
-        value = _with_value(leaf, values[path], None) if is_key(leaf) else values.get(path, leaf)
+        value = values.get(path, leaf)
+        if is_key(leaf):
+            value = _with_value(leaf, value, None)
         leaves.append(value)
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
@@ -59,17 +65,13 @@ def is_key(leaf: object) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def keyed(prefix: str, arrays: Mapping[str, Array]) -> Arrays:
-    """Returns arrays with a prefix before their paths."""
-    return {f"{prefix}/{path}": value for path, value in arrays.items()}
-
-
-def owner(path: str, leaves: Iterable[str]) -> str:
+def owner(path: str, leaves: Collection[str]) -> str:
     """Returns the leaf of the state that a gradient is of: the only one whose path ends with its own."""
-    found = [leaf for leaf in leaves if leaf == path or leaf.endswith(f"/{path}")]
-    exact = [leaf for leaf in found if leaf == path]
+    if path in leaves:
+        return path
+    found = [leaf for leaf in leaves if leaf.endswith(f"/{path}")]
     # Of several, as with the slots of an optimizer, the shortest path: `params/w` and `opt_state/0/mu/w`.
-    return (exact or sorted(found, key=lambda leaf: leaf.count("/")) or [path])[0]
+    return min(found, key=lambda leaf: leaf.count("/"), default=path)
 
 
 def selected(paths: Sequence[str], parameters: Select) -> list[str]:
@@ -78,11 +80,13 @@ def selected(paths: Sequence[str], parameters: Select) -> list[str]:
     Raises:
       ValueError: it selects none.
     """
-    names = [parameters] if isinstance(parameters, str) else parameters
-    if callable(names):
-        found = [path for path in paths if names(path)]
+    if isinstance(parameters, str):
+        parameters = [parameters]
+    if callable(parameters):
+        found = list(filter(parameters, paths))
     else:
-        found = [path for path in paths if any(f"{path}/".startswith(f"{name}/") for name in names)]
+        starts = tuple(f"{name}/" for name in parameters)
+        found = [path for path in paths if f"{path}/".startswith(starts)]
     if not found:
         raise ValueError(f"parameters selects none of the state's float leaves, such as {', '.join(paths[:5])}")
     return found
@@ -109,15 +113,18 @@ def is_float(value: Array) -> bool:
 
 def difference_of(expected: Tree, actual: Tree, name: str) -> str:
     """Returns how a pytree's structure, shapes or dtypes differ from an expected one's; empty: not at all."""
-    wanted, found = named(expected, name), named(actual, name)
-    missing = [f"has no {path}" for path in wanted if path not in found]
-    added = [f"has {path} in addition" for path in found if path not in wanted]
-    if missing or added:
-        return (missing + added)[0]
+    wanted = named(expected, name)
+    found = named(actual, name)
+    for path in wanted:
+        if path not in found:
+            return f"has no {path}"
+    for path in found:
+        if path not in wanted:
+            return f"has {path} in addition"
     for path, leaf in wanted.items():
-        kinds = _kind(leaf), _kind(found[path])
-        if kinds[0] != kinds[1]:
-            return f"has {path} as {kinds[1]}, not {kinds[0]}"
+        kind = _kind(found[path])
+        if kind != _kind(leaf):
+            return f"has {path} as {kind}, not {_kind(leaf)}"
     if jax.tree.structure(expected) != jax.tree.structure(actual):
         return f"is {jax.tree.structure(actual)}, not {jax.tree.structure(expected)}"
     return ""
@@ -135,20 +142,22 @@ def _kind(leaf: object) -> str:
 
 
 def _value(leaf: Any) -> Array:
+    if is_key(leaf):
+        leaf = jax.random.key_data(leaf)
     # A copy: a step may donate the buffer. Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is
     # told otherwise.
-    array = np.array(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+    array = np.array(leaf)
     if array.dtype.kind in "fc":
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     return array
 
 
 def _with_value(leaf: Any, value: Array, device: jax.Device | None) -> Any:
-    if is_key(leaf):
-        made = jax.random.wrap_key_data(jnp.array(value), impl=jax.random.key_impl(leaf))
-        return jax.device_put(made, device if device is not None else leaf.sharding)
     if isinstance(leaf, bool | int | float | complex):
         return type(leaf)(value.item())
-    if isinstance(leaf, jax.Array):
-        return jax.device_put(np.array(value), device if device is not None else leaf.sharding)
-    return np.array(value)
+    if not isinstance(leaf, jax.Array):
+        return np.array(value)
+    placed = device or leaf.sharding
+    if is_key(leaf):
+        return jax.device_put(jax.random.wrap_key_data(jnp.array(value), impl=jax.random.key_impl(leaf)), placed)
+    return jax.device_put(np.array(value), placed)

@@ -82,10 +82,17 @@ def _of_output(path: str, checks: Sequence[Check]) -> Sensitivity:
 
 
 def _sensitivity(path: str, checks: Sequence[Check]) -> Sensitivity:
-    gradients = [check for check in checks if check.kind == "point"]
-    # Not those of its slots or averages.
-    updates = [check for check in checks if check.kind == "update" and check.name.endswith(f"/end/{path}")]
-    is_stepped = any(check.kind == "stepped" for check in checks)
+    gradients = []
+    updates = []
+    is_stepped = False
+    for check in checks:
+        if check.kind == "stepped":
+            is_stepped = True
+        elif check.kind == "point":
+            gradients.append(check)
+        elif check.kind == "update" and check.name.endswith(f"/end/{path}"):
+            # Not those of its slots or averages.
+            updates.append(check)
     if is_stepped:
         # A custom step has no gradient of its own: what it changes is all that there is to compare.
         gradients = updates
@@ -114,7 +121,9 @@ def _smallest_detected(checks: Sequence[Check]) -> float:
     """Returns the smallest relative error that would fail a check, or take the sides apart that are near."""
     nearest = min((check.apart for check in checks), default=math.inf)
     detected = min((check.resolution for check in checks), default=math.inf)
-    return min(detected, NEAR + nearest) if nearest <= NEAR else detected
+    if nearest <= NEAR:
+        return min(detected, NEAR + nearest)
+    return detected
 
 
 def verdict_of(checks: Sequence[Check]) -> Verdict:
