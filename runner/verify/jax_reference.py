@@ -29,7 +29,7 @@ from runner.engine.optim import groups, transformation
 from runner.engine.optim.groups import Settings
 from runner.engine.optim.rules import OPTIMIZERS, Slot
 from runner.engine.optim.schedules import learning_rate
-from runner.layout.paths import slot_path
+from runner.verify.meshproof.by_path import chosen
 from runner.verify.reference import GradientReference, Inputs
 from runner.verify.request import Request
 from runner.verify.stock import StockPart, stock_parts
@@ -60,7 +60,7 @@ class JaxReference(GradientReference):
         self._model = Keras3Factory(config.model, request.data, seed, config.engine.precision).build()
         check_model(self._model, config.model, request.data, pads=config.dataset.remainder == "pad")
         variables = Names(self._model).variables
-        self._paths = {id(variable): path for path, variable in variables.items()}
+        self._paths = dict(zip(map(id, variables.values()), variables, strict=True))
         self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
         self.settings = groups.settings(config.optimizer, self._trainable)
         if OPTIMIZERS[config.optimizer.name].is_transformation:
@@ -88,10 +88,12 @@ class JaxReference(GradientReference):
     def _positions(self) -> int:
         # An output's last dims are features: one, or as many as the layer's bias has. The heads of an attention's
         # projection are dims of its bias too.
-        feature_dims = {path.rpartition("/")[0]: 1 for path in self._paths.values()}
+        feature_dims: dict[str, int] = {}
         for path, value in self.initial.items():
-            if path.endswith("/bias"):
-                feature_dims[path.removesuffix("/bias")] = value.ndim
+            layer, _, name = path.rpartition("/")
+            feature_dims.setdefault(layer, 1)
+            if name == "bias":
+                feature_dims[layer] = value.ndim
         outputs = outputs_of(self._model, input_shapes(self._request.data, self._request.config.dataset.batch_size))
         most = 1
         for output in outputs:
@@ -106,9 +108,11 @@ class JaxReference(GradientReference):
         self._non_trainable = []
         for variable in self._model.non_trainable_variables:
             path = self._paths.get(id(variable))
-            # The states of generators have no path.
-            value = next(seeds) if path is None else jnp.asarray(state[path], self._kinds[path].dtype)
-            self._non_trainable.append(value)
+            if path is None:
+                # The states of generators have no path.
+                self._non_trainable.append(next(seeds))
+            else:
+                self._non_trainable.append(jnp.asarray(state[path], self._kinds[path].dtype))
         # Of the stock optimizers' variables, by the variable's id.
         self._optimizer_values: dict[int, Tensor] = {}
         for part in self.parts:
@@ -116,11 +120,9 @@ class JaxReference(GradientReference):
                 self._optimizer_values[id(variable)] = variable.value
             iterations = part.optimizer.iterations
             self._optimizer_values[id(iterations)] = jnp.asarray(step, iterations.dtype)
-        for slot, variables in self.slot_variables:
-            for path, variable in variables.items():
-                key = slot_path(slot.name, path)
-                if key in state:
-                    self._optimizer_values[id(variable)] = jnp.asarray(state[key], variable.dtype)
+        for key, (_, _, variable) in self.slot_variables.items():
+            if key in state:
+                self._optimizer_values[id(variable)] = jnp.asarray(state[key], variable.dtype)
 
     def _constrain(self) -> None:
         constrained = []
@@ -131,22 +133,21 @@ class JaxReference(GradientReference):
         self._weight_values = constrained
 
     def _weights(self) -> dict[str, Array]:
-        return {path: np.array(value) for path, value in zip(self._trainable, self._weight_values, strict=True)}
+        return dict(zip(self._trainable, map(np.array, self._weight_values), strict=True))
 
     def _assign(self, weights: Mapping[str, Array]) -> None:
         self._weight_values = [np.asarray(weights[path], self._kinds[path].dtype) for path in self._trainable]
 
     def _as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
         stored = {}
-        for slot, variables in self.slot_variables:
-            for path in variables:
-                key = slot_path(slot.name, path)
-                dtype = slot.dtype or self._kinds[path].dtype
-                stored[key] = slots[key].astype(dtype)
+        for key, (slot, path, _) in self.slot_variables.items():
+            dtype = slot.dtype or self._kinds[path].dtype
+            stored[key] = slots[key].astype(dtype)
         return stored
 
     def _compute_dtypes(self) -> Iterable[str | None]:
-        return (layer.compute_dtype for layer in all_layers(self._model))
+        for layer in all_layers(self._model):
+            yield layer.compute_dtype
 
     def _gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
@@ -155,8 +156,8 @@ class JaxReference(GradientReference):
         (loss, self._non_trainable), gradients = self._gradients_program(
             self._weight_values, self._non_trainable, inputs, dict(batch), share_b, np.float32(share)
         )
-        by_path = zip(self._trainable, gradients, strict=True)
-        return float(loss), {path: np.array(as_float32(gradient)) for path, gradient in by_path}
+        gradients = jax.tree.map(as_float32, gradients)
+        return float(loss), dict(zip(self._trainable, map(np.array, gradients), strict=True))
 
     def _loss(
         self,
@@ -168,16 +169,23 @@ class JaxReference(GradientReference):
         share: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
         """Returns the mean loss with the regularization losses, and the new non-trainable variables."""
-        forget_added_losses(self._model)
         with exact_row_gradients():
-            outputs, non_trainable, penalties = self._model.stateless_call(
-                weights, non_trainable, inputs, return_losses=True, **training_argument(self._model, training=True)
-            )
-        outputs = jax.tree.map(private.as_float32, outputs)
+            outputs, non_trainable, penalty = self._called(weights, non_trainable, inputs, training=True)
         loss_b = self._task.loss(self._ops, outputs, batch)
         # An example of weight 0 may have a loss of NaN, which times 0 is NaN.
         loss_b = jnp.where(share_b > 0, loss_b, 0.0) * share_b
-        return loss_b.sum() + share * sum(jnp.sum(penalty) for penalty in penalties), non_trainable
+        return loss_b.sum() + share * penalty, non_trainable
+
+    def _called(
+        self, weights: list[Tensor], non_trainable: list[Tensor], inputs: Tensor, *, training: bool
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Returns the outputs, the new non-trainable variables and the sum of the regularization losses."""
+        forget_added_losses(self._model)
+        arguments = training_argument(self._model, training=training)
+        outputs, non_trainable, penalties = self._model.stateless_call(
+            weights, non_trainable, inputs, return_losses=True, **arguments
+        )
+        return jax.tree.map(private.as_float32, outputs), non_trainable, sum(map(jnp.sum, penalties))
 
     def _evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
         others = list(self._non_trainable)
@@ -185,26 +193,22 @@ class JaxReference(GradientReference):
         for index, seed in zip(self._generators, self._seeds[0], strict=True):
             others[index] = seed
         loss_b, totals, added = self._evaluate_program(self._weight_values, others, inputs, dict(batch))
-        return np.array(loss_b), {name: np.array(total) for name, total in totals.items()}, float(added)
+        return np.array(loss_b), jax.tree.map(np.array, totals), float(added)
 
     def _evaluation(
         self, weights: list[Tensor], non_trainable: list[Tensor], inputs: Tensor, batch: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        arguments = training_argument(self._model, training=False)
-        forget_added_losses(self._model)
-        outputs, _, penalties = self._model.stateless_call(
-            weights, non_trainable, inputs, return_losses=True, **arguments
-        )
-        outputs = jax.tree.map(private.as_float32, outputs)
+        outputs, _, penalty = self._called(weights, non_trainable, inputs, training=False)
         task = self._task.without_class_weights()
-        added = jnp.asarray(sum(jnp.sum(penalty) for penalty in penalties), jnp.float32)
+        added = jnp.asarray(penalty, jnp.float32)
         return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), added
 
     def _apply_part(self, number: int, gradients: list[Array]) -> None:
         part = self.parts[number]
         weights = dict(zip(self._trainable, self._weight_values, strict=True))
         values = [self._optimizer_values[id(variable)] for variable in part.optimizer.variables]
-        new_weights, new_values = self._apply(number, values, gradients, [weights[path] for path in part.paths])
+        own_weights = list(chosen(weights, part.paths).values())
+        new_weights, new_values = self._apply(number, values, gradients, own_weights)
         weights |= dict(zip(part.paths, new_weights, strict=True))
         self._weight_values = list(weights.values())
         self._optimizer_values |= dict(zip(map(id, part.optimizer.variables), new_values, strict=True))
@@ -216,26 +220,26 @@ class JaxReference(GradientReference):
         part = self.parts[number]
         with in_float32(self._model.trainable_variables):
             new_weights, new_values = part.optimizer.stateless_apply(
-                optimizer_values, gradients, [as_float32(weight) for weight in weights]
+                optimizer_values, gradients, list(map(as_float32, weights))
             )
-        indices = {id(variable): index for index, variable in enumerate(part.optimizer.variables)}
-        for slot, variables in self.slot_variables:
-            for path, variable in variables.items():
-                # State with a dtype of its own is not rounded.
-                if id(variable) not in indices or slot.dtype is not None:
-                    continue
-                index = indices[id(variable)]
-                value = new_values[index]
-                # The value stays float32, as the stock optimizer computes; only its digits are bfloat16's.
-                new_values[index] = rounded(value, self._kinds[path].dtype).astype(value.dtype)
-        dtypes = [self._kinds[path].dtype for path in part.paths]
-        stored = [rounded(weight, dtype) for weight, dtype in zip(new_weights, dtypes, strict=True)]
+        own = list(map(id, part.optimizer.variables))
+        for slot, path, variable in self.slot_variables.values():
+            # State with a dtype of its own is not rounded.
+            if id(variable) not in own or slot.dtype is not None:
+                continue
+            index = own.index(id(variable))
+            value = new_values[index]
+            # The value stays float32, as the stock optimizer computes; only its digits are bfloat16's.
+            new_values[index] = rounded(value, self._kinds[path].dtype).astype(value.dtype)
+        stored = []
+        for path, weight in zip(part.paths, new_weights, strict=True):
+            stored.append(rounded(weight, self._kinds[path].dtype))
         return stored, new_values
 
     def _variables(self) -> dict[str, Array]:
         variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
         current = [*self._weight_values, *self._non_trainable]
-        values = {id(variable): value for variable, value in zip(variables, current, strict=True)}
+        values = dict(zip(map(id, variables), current, strict=True))
         return {path: np.array(values[variable]) for variable, path in self._paths.items()}
 
     def _slot_value(self, variable: keras.Variable) -> Array:
@@ -263,16 +267,20 @@ class _TransformationOptimizer:
         """Makes the first state from the variables' values, in the order of the settings."""
         self._variables = list(variables)
         # In float32, as the engine updates, whatever the layers compute in.
-        values = dict(zip(self._settings, (jnp.asarray(one.value, jnp.float32) for one in variables), strict=True))
+        values = {}
+        for path, variable in zip(self._settings, variables, strict=True):
+            values[path] = jnp.asarray(variable.value, jnp.float32)
         state = self._transformation.init(values)
         leaves, self._structure = jax.tree.flatten(state)
         self.iterations = _variable(jnp.int32(0))
-        state_variables = [_variable(jnp.asarray(leaf)) for leaf in leaves]
+        state_variables = list(map(_variable, leaves))
         self.variables = [self.iterations, *state_variables]
         self.by_slot: list[tuple[Slot, dict[str, keras.Variable]]] = []
         slots, places = slots_of_transformation(jax.eval_shape(lambda: state), values)
         for slot, numbers in zip(slots, places, strict=True):
-            by_path = {path: state_variables[number] for path, number in zip(slot.paths, numbers, strict=True)}
+            by_path = {}
+            for path, number in zip(slot.paths, numbers, strict=True):
+                by_path[path] = state_variables[number]
             self.by_slot.append((slot, by_path))
 
     def stateless_apply(
@@ -294,5 +302,6 @@ class _TransformationOptimizer:
         return new_weights, [iterations + 1, *jax.tree.leaves(state)]
 
 
-def _variable(value: jax.Array) -> keras.Variable:
-    return keras.Variable(value, trainable=False, dtype=str(value.dtype))
+def _variable(value: Array | jax.Array) -> keras.Variable:
+    array = jnp.asarray(value)
+    return keras.Variable(array, trainable=False, dtype=str(array.dtype))

@@ -21,8 +21,8 @@ from runner.engine.dtensor.adapters.paths import named_variables
 from runner.engine.optim import groups
 from runner.errors import ConfigError
 from runner.layout import mesh
-from runner.layout.paths import slot_path
 from runner.model import scope, target
+from runner.verify.meshproof.by_path import chosen
 from runner.verify.reference import GradientReference, Inputs
 from runner.verify.request import Request
 from runner.verify.stock import stock_parts
@@ -51,7 +51,7 @@ class KerasReference(GradientReference):
                 # layers, which a reference uses in their place.
                 self._model = adapter.exported(self._variables()).keras
                 self._by_path = named_variables(self._model)
-        trainable = {id(variable) for variable in self._model.trainable_variables}
+        trainable = set(map(id, self._model.trainable_variables))
         self._trainable = {path: variable for path, variable in self._by_path.items() if id(variable) in trainable}
         self.initial = self._variables()
         self._gradients_program = tf.function(self._traced_gradients)
@@ -60,19 +60,20 @@ class KerasReference(GradientReference):
             optimizer = request.config.optimizer
             self.settings = groups.settings(optimizer, list(self._trainable))
             self.parts = stock_parts(optimizer, request.total_steps, tf_keras, self.settings)
+            self._optimizer_start = []
             for part in self.parts:
                 part.build(self._trainable, self.settings)
-        self._optimizer_start = [[variable.numpy() for variable in part.optimizer.variables] for part in self.parts]
+                self._optimizer_start.append([variable.numpy() for variable in part.optimizer.variables])
         # A Python number is a constant of a program, so each stock optimizer has one.
         self._apply = tf.function(self._traced_apply)
 
     def _traced_apply(self, number: int, gradients: list[Tensor]) -> None:
         part = self.parts[number]
-        variables = [self._trainable[path] for path in part.paths]
-        part.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        variables = chosen(self._trainable, part.paths)
+        part.optimizer.apply_gradients(zip(gradients, variables.values(), strict=True))
 
     def _positions(self) -> int:
-        return max((_positions(layer) for layer in self._model.submodules), default=1)
+        return max(map(_positions, self._model.submodules), default=1)
 
     def _load_model(self, state: Mapping[str, Array], step: int) -> None:
         with tf.device(self._device):
@@ -82,21 +83,20 @@ class KerasReference(GradientReference):
                 for variable, value in zip(part.optimizer.variables, start, strict=True):
                     variable.assign(value)
                 part.optimizer.iterations.assign(step)
-            for slot, variables in self.slot_variables:
-                for path, variable in variables.items():
-                    key = slot_path(slot.name, path)
-                    if key in state:
-                        variable.assign(state[key])
+            for key, (_, _, variable) in self.slot_variables.items():
+                if key in state:
+                    variable.assign(state[key])
 
     def _weights(self) -> dict[str, Array]:
-        return {path: variable.numpy() for path, variable in self._trainable.items()}
+        return _on_host(self._trainable)
 
     def _assign(self, weights: Mapping[str, Array]) -> None:
         for path, variable in self._trainable.items():
             variable.assign(weights[path])
 
     def _compute_dtypes(self) -> Iterable[str | None]:
-        return (getattr(layer, "compute_dtype", None) for layer in self._model.submodules)
+        for layer in self._model.submodules:
+            yield getattr(layer, "compute_dtype", None)
 
     def _gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
@@ -106,8 +106,7 @@ class KerasReference(GradientReference):
             # As constants, since a plain number would be a part of the program, and another one trace it again.
             arguments = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
             loss, gradients = self._gradients_program(*tf.nest.map_structure(tf.constant, arguments))
-        by_path = zip(self._trainable, gradients, strict=True)
-        return float(loss), {path: gradient.numpy() for path, gradient in by_path}
+        return float(loss), _on_host(dict(zip(self._trainable, gradients, strict=True)))
 
     def _traced_gradients(
         self, inputs: Tensor, batch: Mapping[str, Tensor], share_b: Tensor, microstep: Tensor, share: Tensor
@@ -120,8 +119,7 @@ class KerasReference(GradientReference):
             loss_b = self._task.loss(self._ops, outputs, batch)
             # An example of weight 0 may have a loss of NaN, which times 0 is NaN.
             loss_b = tf.where(share_b > 0, loss_b, tf.zeros_like(loss_b)) * share_b
-            penalties = [tf.cast(tf.reduce_sum(penalty), tf.float32) for penalty in self._model.losses]
-            loss = tf.reduce_sum(loss_b) + share * sum(penalties)
+            loss = tf.reduce_sum(loss_b) + share * sum(self._penalties())
         gradients = tape.gradient(loss, list(self._trainable.values()))
         for path, gradient in zip(self._trainable, gradients, strict=True):
             if gradient is None:
@@ -129,19 +127,21 @@ class KerasReference(GradientReference):
                     f"model._target_={self._request.config.model.target}: the loss does not depend on "
                     f"trainable variable {path}; use it or make it trainable=False"
                 )
-        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return loss, list(map(tf.convert_to_tensor, gradients))
+
+    def _penalties(self) -> list[Tensor]:
+        return [tf.cast(tf.reduce_sum(penalty), tf.float32) for penalty in self._model.losses]
 
     def _evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
         with tf.device(self._device):
             loss_b, totals, added = self._evaluate_program(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
-        return loss_b.numpy(), {name: total.numpy() for name, total in totals.items()}, float(added)
+        return loss_b.numpy(), _on_host(totals), float(added)
 
     def _traced_evaluation(
         self, inputs: Tensor, batch: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         outputs = _in_float32(self._model(inputs, training=False))
-        penalties = [tf.cast(tf.reduce_sum(penalty), tf.float32) for penalty in self._model.losses]
-        added = tf.add_n([tf.constant(0.0), *penalties])
+        added = tf.add_n([tf.constant(0.0), *self._penalties()])
         task = self._task.without_class_weights()
         return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), added
 
@@ -150,7 +150,7 @@ class KerasReference(GradientReference):
             self._apply(number, list(map(tf.constant, gradients)))
 
     def _variables(self) -> dict[str, Array]:
-        return {path: variable.numpy() for path, variable in self._by_path.items()}
+        return _on_host(self._by_path)
 
     def _slot_value(self, variable: tf.Variable) -> Array:
         value: Array = variable.numpy()
@@ -159,6 +159,11 @@ class KerasReference(GradientReference):
 
 def _in_float32(outputs: Tensor) -> Tensor:
     return tf.nest.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Returns the values of tensors or variables by path."""
+    return {path: tensor.numpy() for path, tensor in tensors.items()}
 
 
 def _positions(layer: tf.Module) -> int:

@@ -16,10 +16,13 @@ from runner.layout.paths import is_variable
 from runner.model.padding import check_functions
 from runner.task.base import LOSS
 from runner.verify import points
+from runner.verify.meshproof.by_path import below, chosen, keyed
 from runner.verify.request import Request
 
+Warn = Callable[[str], object]
 
-def train(request: Request, reference: Mapping[str, Array], warn: Callable[[str], object] = print) -> dict[str, Array]:
+
+def train(request: Request, reference: Mapping[str, Array], warn: Warn = print) -> dict[str, Array]:
     """Trains on the mesh from the single device's weights, then takes gradients and a step at each point.
 
     `reference` has the single device's arrays: initial values of every variable, losses, and points. The arrays that
@@ -34,13 +37,17 @@ def train(request: Request, reference: Mapping[str, Array], warn: Callable[[str]
     engine = make_engine(request.config, request.data, request.total_steps)
     engine.build()
     own_state = engine.state()
-    initial = {path: value for path, value in own_state.items() if is_variable(path)}
+    initial = chosen(own_state, filter(is_variable, own_state))
     engine.cache_on_device(request.source())
-    # A variable that only one side has is reported by the comparison, which lists all of them.
-    start = {path: reference[f"initial/{path}"] for path in initial if f"initial/{path}" in reference}
-    engine.load_state(own_state | start)
-    # Training reads the examples from the devices too, where the engine caches them there.
-    trained = request.by_row() if engine.caches else request
+    start = dict(own_state)
+    for path, value in initial.items():
+        # A variable that only one side has is reported by the comparison, which lists all of them.
+        start[path] = reference.get(f"initial/{path}", value)
+    engine.load_state(start)
+    trained = request
+    if engine.caches:
+        # Training reads the examples from the devices too.
+        trained = request.by_row()
     gradients = engine.gradients(trained.batches, 0)
     stepped = {}
     compared = norms.names(request.config.optimizer)
@@ -56,16 +63,13 @@ def train(request: Request, reference: Mapping[str, Array], warn: Callable[[str]
         for name in compared:
             metrics[f"{points.METRIC}/{name}"].append(of_steps.sums[name] / of_steps.weight)
         done += stack.steps
-    final = engine.state()
-    arrays = {f"initial/{path}": value for path, value in initial.items()}
+    arrays = keyed("initial", initial)
     arrays["loss"] = np.concatenate(losses)
-    arrays |= {name: np.concatenate(values) for name, values in metrics.items()}
-    arrays |= {f"gradient/{path}": value for path, value in gradients.items()}
-    arrays |= {f"{points.STEPPED}/{path}": value for path, value in stepped.items()}
-    arrays |= {f"final/{path}": final[path] for path in initial}
-    arrays |= {path: final[path] for path in own_state if path not in initial}
-    arrays |= _at_points(engine, trained, request, reference, warn)
-    return arrays
+    for name, values in metrics.items():
+        arrays[name] = np.concatenate(values)
+    arrays |= keyed(points.GRADIENT, gradients) | keyed(points.STEPPED, stepped)
+    arrays |= points.of_end(engine.state(), initial)
+    return arrays | _at_points(engine, trained, request, reference, warn)
 
 
 def _first_changes(engine: Engine, request: Request) -> dict[str, Array]:
@@ -78,11 +82,7 @@ def _first_changes(engine: Engine, request: Request) -> dict[str, Array]:
 
 
 def _at_points(
-    engine: Engine,
-    request: Request,
-    full_request: Request,
-    reference: Mapping[str, Array],
-    warn: Callable[[str], object],
+    engine: Engine, request: Request, full_request: Request, reference: Mapping[str, Array], warn: Warn
 ) -> dict[str, Array]:
     """Returns the arrays of each point, see `runner.verify.points`."""
     arrays: dict[str, Array] = {}
@@ -99,26 +99,26 @@ def _at_points(
         evaluation = engine.evaluate(batches, keep_outputs=True)
         for warning in task.warnings(evaluation):
             warn(warning)
-        names = points.part(reference, number, points.EVALUATED)
-        evaluated = {name: np.asarray([evaluation.metrics[name]]) for name in names}
-        arrays |= points.keyed(number, points.EVALUATED, evaluated)
+        evaluated = points.prefix(number, points.EVALUATED)
+        for name in below(evaluated, reference):
+            arrays[f"{evaluated}/{name}"] = np.asarray([evaluation.metrics[name]])
         point_request = request.at_point(reference, number)
         stack = point_request.stack_of(step)
-        arrays |= points.keyed(number, points.GRADIENT, engine.gradients(stack, step))
+        arrays |= keyed(points.prefix(number, points.GRADIENT), engine.gradients(stack, step))
         losses = _mean_losses(engine.train_steps(engine.place(stack), step).read())
         arrays[f"point{number}/{points.LOSS}"] = losses
-        arrays |= points.keyed(number, points.END, engine.state())
+        arrays |= keyed(points.prefix(number, points.END), engine.state())
         if point_request is not request:
             _load(engine, reference, number)
             again = point_request.refilled(step).stack_of(step)
             engine.train_steps(engine.place(again), step).read()
-            arrays |= {points.PADDING + path: value for path, value in engine.state().items()}
+            arrays |= keyed(points.PADDING, engine.state())
     return arrays
 
 
 def _load(engine: Engine, reference: Mapping[str, Array], number: int) -> int:
     """Loads the state of a point and returns the steps that were done before it."""
-    engine.load_state(engine.state() | points.part(reference, number, points.START))
+    engine.load_state(engine.state() | below(points.prefix(number, points.START), reference))
     return points.step_of(reference, number)
 
 

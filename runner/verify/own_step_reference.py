@@ -7,6 +7,7 @@ of each trained variable in the first step, and in one step from each point. Sha
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 import jax
@@ -23,10 +24,9 @@ from runner.task.base import LOSS
 from runner.task.custom import StepTask
 from runner.verify import points
 from runner.verify.meshproof import perturb
-from runner.verify.reference import Reference
+from runner.verify.meshproof.by_path import are_finite, below, chosen, indexed
+from runner.verify.reference import Noise, Reference, State
 from runner.verify.request import Request
-
-State = dict[str, Array]
 
 
 class OwnStepReference(Reference):
@@ -47,7 +47,7 @@ class OwnStepReference(Reference):
         for path, variable in self._parts.variables.items():
             self._start[path] = np.array(variable.value)
         self._values = self._start
-        self.initial = {path: self._start[path] for path in self._parts.model_variables}
+        self.initial = chosen(self._start, self._parts.model_variables)
         # All that a gradient may have made, the weights of an averaged network among them.
         self._weight_paths = []
         for path, variable in self._parts.model_variables.items():
@@ -56,10 +56,10 @@ class OwnStepReference(Reference):
 
     def _positions(self) -> int:
         most = 1
+        owners = {path.rpartition("/")[0] for path in self._weight_paths}
         for name, model in self._parts.models.items():
             if not is_functional(model):
                 continue
-            owners = {path.rpartition("/")[0] for path in self._weight_paths}
             inputs = jax.tree.map(
                 lambda tensor: jax.ShapeDtypeStruct((1, *tensor.shape[1:]), tensor.dtype), inputs_of(model)
             )
@@ -69,10 +69,12 @@ class OwnStepReference(Reference):
         return most
 
     def _compute_dtypes(self) -> Iterable[str | None]:
-        return (layer.compute_dtype for model in self._parts.models.values() for layer in all_layers(model))
+        for model in self._parts.models.values():
+            for layer in all_layers(model):
+                yield layer.compute_dtype
 
     def _weights(self) -> State:
-        return {path: self._values[path] for path in self._weight_paths}
+        return chosen(self._values, self._weight_paths)
 
     def _state(self) -> State:
         return self._values
@@ -83,26 +85,24 @@ class OwnStepReference(Reference):
 
     def _point(self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator) -> State | None:
         """Returns a complete state, whose weights are moved at random from those at the end of the training."""
-        state = {path: trained[path if is_slot(path) else f"final/{path}"] for path in self._start}
-        weights = {path: state[path] for path in self._weight_paths}
-        state |= perturb.weights(weights, share, rng)
+        state = below("final", trained) | chosen(trained, filter(is_slot, self._start))
+        state |= perturb.weights(chosen(state, self._weight_paths), share, rng)
         slots = {path: state[path] for path, owner in self._parts.owners.items() if owner}
         state |= perturb.slots(slots, rng)
         self._load(state, step)
         metrics, _ = self._step(step, self._request.batches, None)
-        values = [*self._values.values(), np.asarray(list(metrics.values()))]
-        return state if all(np.isfinite(value).all() for value in values) else None
+        if are_finite([*self._values.values(), np.asarray(list(metrics.values()))]):
+            return state
+        return None
 
-    def _step(
-        self, step: int, batches: HostBatches, noise: np.random.Generator | None
-    ) -> tuple[dict[str, float], State]:
+    def _step(self, step: int, batches: HostBatches, noise: Noise) -> tuple[dict[str, float], State]:
         """Takes a step, with noise at weights with noise; its changes are those of the weights without."""
         state = self._values
-        batch = {name: array[step] for name, array in batches.arrays.items()}
+        batch = indexed(batches.arrays, step)
         used = state | self._noisy_weights(self._weights(), noise)
         batch[WEIGHT] = self._noisy(batch[WEIGHT], noise)
         new_values, metrics = self._train(used, batch, np.int32(step))
-        self._values = {path: np.array(new_values[path]) for path in state}
+        self._values = chosen(jax.tree.map(np.array, new_values), state)
         if noise is not None:
             for path in self._weight_paths:
                 change = self._values[path].astype(np.float64) - used[path]
@@ -115,22 +115,24 @@ class OwnStepReference(Reference):
             means[name] = float(total / (weights.sum() or 1.0))
         return means, {path: self._values[path] - state[path] for path in self._parts.trained}
 
-    def _evaluated(self, start: Mapping[str, Array], step: int, noise: np.random.Generator | None) -> dict[str, Array]:
+    def _evaluated(self, start: Mapping[str, Array], step: int, noise: Noise) -> dict[str, float]:
         del start
         used = self._values | self._noisy_weights(self._weights(), noise)
-        sums: dict[str, float] = {}
+        sums: dict[str, float] = defaultdict(float)
         weight_sum = 0.0
         for number, batch in enumerate(self._request.evaluation(step)):
             is_real = batch.arrays[WEIGHT][0] > 0
-            arrays = {name: array[0][is_real] for name, array in batch.arrays.items()}
+            arrays = indexed(indexed(batch.arrays, 0), is_real)
             metrics = self._evaluate_program(used, arrays, np.int32(number))
             weight_sum += float(is_real.sum())
             for name, value_b in metrics.items():
                 values = np.asarray(value_b, np.float64)
                 values = values * self._noisy(np.ones_like(values), noise)
-                sums[name] = sums.get(name, 0.0) + float(values.sum())
-        means = {name: total / (weight_sum or 1.0) for name, total in sums.items()}
+                sums[name] += float(values.sum())
         # In bfloat16 outputs tie, and rounding flips the classes that a metric counts.
         if self._precision != "float32":
-            means = {LOSS: means[LOSS]}
-        return {name: np.asarray([value]) for name, value in means.items() if math.isfinite(value)}
+            sums = {LOSS: sums[LOSS]}
+        means = {}
+        for name, total in sums.items():
+            means[name] = total / (weight_sum or 1.0)
+        return means

@@ -75,12 +75,11 @@ def run(run: SavedRun, against: str, folder: Place) -> None:
             if step:
                 say([f"to see that step: python -m runner.verify run={run.id} step={step}"])
             return
-    say(
-        [
-            "computed again, the runs do not part: what made them differ is in neither their configs nor their data "
-            "(another version of a library, or code that has changed since)"
-        ]
+    conclusion = (
+        "computed again, the runs do not part: what made them differ is in neither their configs nor their data "
+        "(another version of a library, or code that has changed since)"
     )
+    say([conclusion])
 
 
 def _opened(run: SavedRun) -> _Side:
@@ -122,12 +121,7 @@ def _bounds(first: _Side, second: _Side) -> tuple[int, int | None]:
 
 
 def _computed(run: SavedRun, low: int, high: int) -> dict[int, State]:
-    """Computes a run's steps from the checkpoint of `low` (0: its beginning) to `high` again, in a process of its own.
-
-    Raises:
-      ConfigError: the run can't be computed again.
-      EngineError: it failed.
-    """
+    """Computes a run's steps from the checkpoint of `low` (0: the beginning) to `high` again, in its own process."""
     with tempfile.TemporaryDirectory(prefix="runner-verify-") as folder:
         command = [sys.executable, "-m", "runner.verify", f"run={quoted(str(run.folder))}"]
         command += [f"hydra.run.dir={quoted(folder)}", "replay.states=true"]

@@ -25,7 +25,7 @@ with other examples in the padding: `padding/<path>`, the state after it, must b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -47,7 +47,7 @@ END = "end"
 TINY = "tiny"
 EVALUATED = "evaluated"
 # Prefix of the state after a step with other padding.
-PADDING = "padding/"
+PADDING = "padding"
 # How far averages are from the weights, as a share of their size: so that one that is left out, or stale, changes the
 # evaluation visibly.
 _AVERAGE_SHARE = 0.3
@@ -77,8 +77,8 @@ def described(key: str, run: Mapping[str, Array]) -> Entry:
         return Entry("loss", "", 1.0)
     if group in (GRADIENT, STEPPED):
         return Entry(group, path, _FIRST_CHANGES)
-    if key.startswith(PADDING):
-        end = prefix(min(numbers(run)), END) + path
+    if group == PADDING:
+        end = f"{prefix(min(numbers(run)), END)}/{path}"
         return Entry("padding", owner_of(path), _PADDED, one_sided=True, exact=end)
     # Half a step after the last one.
     end_step = len(run[LOSS]) + 0.5
@@ -96,13 +96,17 @@ def _of_point(key: str, run: Mapping[str, Array]) -> Entry:
     number, part, path = parsed(key)
     kind, step = _PARTS.get(part, _PARTS[GRADIENT])
     one_sided = part in (STEP, START, TINY)
+    owner = owner_of(path)
     if part == END:
-        owner = owner_of(path)
         # Moving averages of weights are stored in float32.
-        before = prefix(number, START) + path
+        before = f"{prefix(number, START)}/{path}"
         return Entry(kind, owner, step, before, is_stored=not is_ema(path), is_sum=not is_trained(owner, run))
-    tiny = prefix(number, TINY) + path if part == GRADIENT else ""
-    return Entry(kind, "" if part == EVALUATED else owner_of(path), step, one_sided=one_sided, tiny=tiny)
+    if part == EVALUATED:
+        return Entry(kind, "", step)
+    tiny = ""
+    if part == GRADIENT:
+        tiny = f"{prefix(number, TINY)}/{path}"
+    return Entry(kind, owner, step, one_sided=one_sided, tiny=tiny)
 
 
 def spread(single: Mapping[str, Array], runs: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
@@ -123,8 +127,8 @@ def is_trained(path: str, run: Mapping[str, Array]) -> bool:
 
 
 def prefix(point: int, part: str) -> str:
-    """Returns the start of a part's keys, such as `point0/gradient/`."""
-    return f"point{point}/{part}/"
+    """Returns what a part's keys are below, such as `point0/gradient`."""
+    return f"point{point}/{part}"
 
 
 def parsed(key: str) -> tuple[int, str, str]:
@@ -148,16 +152,12 @@ def step_of(arrays: Mapping[str, Array], point: int) -> int:
     return int(arrays[f"point{point}/{STEP}"])
 
 
-def part(arrays: Mapping[str, Array], point: int, name: str) -> dict[str, Array]:
-    """Returns a part's arrays by path."""
-    start = prefix(point, name)
-    return {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}
-
-
-def keyed(point: int, name: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns arrays by path as a part of a point."""
-    start = prefix(point, name)
-    return {start + path: value for path, value in arrays.items()}
+def of_end(state: Mapping[str, Array], variables: Container[str]) -> dict[str, Array]:
+    """Returns the state after a training by key: `final/<path>` of the model's variables, `<path>` of all else."""
+    found = {}
+    for path, value in state.items():
+        found[f"final/{path}" if path in variables else path] = value
+    return found
 
 
 def steps(done: int) -> list[int]:
@@ -171,4 +171,4 @@ def steps(done: int) -> list[int]:
 def averages(weights: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:
     """Returns moving averages of weights, a random step away from the weights."""
     perturbed = perturb.weights(weights, _AVERAGE_SHARE, rng)
-    return {ema_path(path): value for path, value in perturbed.items()}
+    return dict(zip(map(ema_path, perturbed), perturbed.values(), strict=True))

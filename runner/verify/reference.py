@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -25,12 +26,11 @@ from runner.layout.paths import ema_path, is_ema, slot_path
 from runner.task.base import LOSS
 from runner.verify import points
 from runner.verify.meshproof import perturb
+from runner.verify.meshproof.by_path import are_finite, below, chosen, indexed, keyed, tiny
 from runner.verify.meshproof.rounding import (
     Rounding,
     gradients_with_noise,
-    largest,
     rounding_of,
-    rounding_remainders,
     weights_with_noise,
     with_noise,
 )
@@ -40,10 +40,12 @@ from runner.verify.stock import StockPart, is_divided
 # Largest relative difference of the losses of two equal calls that draw no random numbers. On a CPU they are bitwise
 # identical; a GPU may sum in another order. In bfloat16 that is a few 1e-3, and dropout changes losses by 1e-1.
 _EQUAL_CALLS = 1e-2
-# Gradients below this many times what rounding may leave of cancelled terms are tried for being no more than that.
-_TINY = 10.0
 
 Inputs = Array | Mapping[str, Array]
+# By path.
+State = dict[str, Array]
+# Draws the noise of a perturbed run; None: the run has none.
+Noise = np.random.Generator | None
 
 
 class Reference(ABC):
@@ -74,8 +76,9 @@ class Reference(ABC):
         A forward sum runs over all dims of a kernel but the last. A gradient's runs over the batch, and over the
         positions to which a layer applies its kernel, where the layer's output shows them.
         """
-        kernels = [value.shape for value in self._weights().values() if value.shape]
-        forward = max((math.prod(shape[:-1]) for shape in kernels), default=1)
+        forward = 1
+        for value in self._weights().values():
+            forward = max(forward, math.prod(value.shape[:-1]))
         backward = self._request.config.dataset.batch_size * self._positions()
         return max(forward, backward)
 
@@ -98,20 +101,19 @@ class Reference(ABC):
             again each step. A step's gradients are taken there; the weights that it updates have none. None: no noise.
         """
         self._load(self.initial, 0)
-        metrics: list[dict[str, float]] = []
+        metrics: defaultdict[str, list[float]] = defaultdict(list)
         first_changes: dict[str, Array] = {}
         for step in range(self._request.batches.steps):
             of_step, changes = self._step(step, self._request.batches, _generator(seed, step))
-            metrics.append(of_step)
+            for name, value in of_step.items():
+                metrics[name].append(value)
             first_changes = first_changes or changes
-        arrays = {f"initial/{path}": value for path, value in self.initial.items()}
-        for name in metrics[0]:
+        arrays = keyed("initial", self.initial)
+        for name, values in metrics.items():
             key = LOSS if name == LOSS else f"{points.METRIC}/{name}"
-            arrays[key] = np.asarray([values[name] for values in metrics], np.float32)
-        arrays |= {f"{self.changes}/{path}": value for path, value in first_changes.items()}
-        for path, value in self._state().items():
-            arrays[f"final/{path}" if path in self.initial else path] = value
-        return arrays
+            arrays[key] = np.asarray(values, np.float32)
+        arrays |= keyed(self.changes, first_changes)
+        return arrays | points.of_end(self._state(), self.initial)
 
     def points(self, trained: Mapping[str, Array]) -> dict[str, Array]:
         """Returns the steps and states of the points of a training without noise, see `runner.verify.points`.
@@ -125,7 +127,7 @@ class Reference(ABC):
                 state = self._point(trained, share, step, np.random.default_rng([number, step]))
                 if state is not None:
                     arrays[f"point{number}/{points.STEP}"] = np.asarray(step)
-                    arrays |= points.keyed(number, points.START, state)
+                    arrays |= keyed(points.prefix(number, points.START), state)
                     break
         return arrays
 
@@ -134,24 +136,26 @@ class Reference(ABC):
         arrays: dict[str, Array] = {}
         for number in points.numbers(states):
             step = points.step_of(states, number)
-            start = points.part(states, number, points.START)
+            start = below(points.prefix(number, points.START), states)
             self._load(start, step)
             # Evaluations draw from a stream of their own: what they draw does not change the step's noise.
             evaluated = self._evaluated(start, step, _generator(seed, number, step, 1))
-            arrays |= points.keyed(number, points.EVALUATED, evaluated)
+            for name, value in evaluated.items():
+                if math.isfinite(value):
+                    arrays[f"{points.prefix(number, points.EVALUATED)}/{name}"] = np.asarray([value])
             batches = self._request.at_point(states, number).batches
             metrics, changes = self._step(step, batches, _generator(seed, number, step))
             arrays[f"point{number}/{points.LOSS}"] = np.asarray([metrics[LOSS]], np.float32)
             if self.changes == points.GRADIENT:
-                arrays |= points.keyed(number, points.GRADIENT, changes)
-                arrays |= points.keyed(number, points.TINY, self._tiny)
-            arrays |= points.keyed(number, points.END, self._state())
+                arrays |= keyed(points.prefix(number, points.GRADIENT), changes)
+                arrays |= keyed(points.prefix(number, points.TINY), self._tiny)
+            arrays |= keyed(points.prefix(number, points.END), self._state())
         return arrays
 
-    def _noisy(self, values: Array, noise: np.random.Generator | None) -> Array:
+    def _noisy(self, values: Array, noise: Noise) -> Array:
         return values if noise is None else with_noise(values, self.rounding.noise, noise)
 
-    def _noisy_weights(self, weights: dict[str, Array], noise: np.random.Generator | None) -> dict[str, Array]:
+    def _noisy_weights(self, weights: State, noise: Noise) -> State:
         return weights if noise is None else weights_with_noise(weights, self.rounding.noise, noise)
 
     @abstractmethod
@@ -175,27 +179,22 @@ class Reference(ABC):
         """Loads a state, `step` steps after the beginning of a training; a missing slot gets its initial value."""
 
     @abstractmethod
-    def _step(
-        self, step: int, batches: HostBatches, noise: np.random.Generator | None
-    ) -> tuple[dict[str, float], dict[str, Array]]:
-        """Takes a step; returns its metrics, the loss among them, and the changes of each trained variable.
-
-        `noise` draws the noise of a perturbed run; None: there is none.
-        """
+    def _step(self, step: int, batches: HostBatches, noise: Noise) -> tuple[dict[str, float], State]:
+        """Takes a step; returns its metrics, the loss among them, and the changes of each trained variable."""
 
     @abstractmethod
-    def _point(
-        self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
-    ) -> dict[str, Array] | None:
+    def _point(self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator) -> State | None:
         """Returns a complete state whose weights are moved by a share of their size; None if it gives NaN or Inf."""
 
     @abstractmethod
-    def _evaluated(self, start: Mapping[str, Array], step: int, noise: np.random.Generator | None) -> dict[str, Array]:
-        """Returns the finite results (1,) of an evaluation at a state, by metric; its batches have no padding."""
+    def _evaluated(self, start: Mapping[str, Array], step: int, noise: Noise) -> dict[str, float]:
+        """Returns the results of an evaluation at a state, by metric; its batches have no padding.
+
+        A result that is NaN or Inf is not compared.
+        """
 
 
-def _generator(seed: int | None, *numbers: int) -> np.random.Generator | None:
-    """Returns the generator of a perturbed run's noise; None: the run has none."""
+def _generator(seed: int | None, *numbers: int) -> Noise:
     return None if seed is None else np.random.default_rng([seed, *numbers])
 
 
@@ -209,16 +208,14 @@ class GradientReference(Reference):
     settings: Mapping[str, groups.Settings]
     parts: Sequence[StockPart]
 
-    def _step(
-        self, step: int, batches: HostBatches, noise: np.random.Generator | None
-    ) -> tuple[dict[str, float], dict[str, Array]]:
+    def _step(self, step: int, batches: HostBatches, noise: Noise) -> tuple[dict[str, float], State]:
         loss, gradients = self._step_gradients(step, batches, noise)
         config = self._request.config.optimizer
         updates = gradients
         if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
             updates = dict(zip(gradients, clip(config.clip, list(gradients.values()), np), strict=True))
         for number, part in enumerate(self.parts):
-            self._apply_part(number, [updates[path] for path in part.paths])
+            self._apply_part(number, list(chosen(updates, part.paths).values()))
         self._update_averages()
         logged = {}
         for name in norms.names(config):
@@ -227,9 +224,8 @@ class GradientReference(Reference):
 
     def _state(self) -> dict[str, Array]:
         state = self._variables()
-        for slot, variables in self.slot_variables:
-            for path, variable in variables.items():
-                state[slot_path(slot.name, path)] = self._slot_value(variable)
+        for key, (_, _, variable) in self.slot_variables.items():
+            state[key] = self._slot_value(variable)
         return state | self._averages
 
     def _load(self, state: Mapping[str, Array], step: int) -> None:
@@ -237,33 +233,30 @@ class GradientReference(Reference):
         self._averages = {path: value for path, value in state.items() if is_ema(path) and step}
         self._load_model(state, step)
 
-    def _point(
-        self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
-    ) -> dict[str, Array] | None:
+    def _point(self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator) -> State | None:
         self._load(self.initial, 0)
         self._assign(perturb.weights(self._weights(), share, rng))
         self._constrain()
         weights = self._weights()
         # Variables that no gradient changes, such as moving statistics, are valid as the training left them.
-        variables = {path: trained[f"final/{path}"] for path in self.initial} | weights
+        variables = below("final", trained) | weights
         self._load(variables, step)
         loss, gradients = self._step_gradients(step, self._request.batches, None)
-        if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
+        if not math.isfinite(loss) or not are_finite(gradients.values()):
             return None
-        keys = [slot_path(slot.name, path) for slot, _ in self.slot_variables for path in slot.paths]
-        slots = perturb.slots({key: trained[key] for key in keys}, rng)
+        slots = perturb.slots(chosen(trained, self.slot_variables), rng)
         averages = {}
         if self._request.config.optimizer.ema.decay is not None:
             averages = points.averages(weights, rng)
         return variables | self._as_stored(slots) | averages
 
-    def _evaluated(self, start: Mapping[str, Array], step: int, noise: np.random.Generator | None) -> dict[str, Array]:
+    def _evaluated(self, start: Mapping[str, Array], step: int, noise: Noise) -> dict[str, float]:
         """Returns the loss of an evaluation at a state, and the metrics of some tasks.
 
         The metrics are those of a task that reads other rows of a batch, or whose data says what counts, such as an
         ignored label: a mesh could read or count something else. The batches are those of the mesh without their
-        padding. A result that is NaN or Inf is left out, and all of them if the model draws random numbers that are
-        others in each call: the mesh draws yet others.
+        padding. There are no results if the model draws random numbers that are others in each call: the mesh draws
+        yet others.
         """
         task = self._task
         host = array_functions(np)
@@ -278,7 +271,7 @@ class GradientReference(Reference):
         sums: dict[str, Array] = {}
         for batch in self._request.evaluation(step):
             is_real = batch.arrays[WEIGHT][0] > 0
-            arrays = {name: array[0][is_real] for name, array in batch.arrays.items()}
+            arrays = indexed(indexed(batch.arrays, 0), is_real)
             loss_b, totals, added = self._evaluate(task.inputs(host, arrays), arrays)
             if not examples and self._is_random(loss_b, added, task.inputs(host, arrays), arrays):
                 self._assign(weights)
@@ -292,7 +285,9 @@ class GradientReference(Reference):
             loss_sum += float(np.sum(weighted_b, dtype=np.float64))
             weight_sum += float(weight_b.sum())
             addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
-            sums = task.joined(sums, addends) if sums else addends
+            if sums:
+                addends = task.joined(sums, addends)
+            sums = addends
         self._assign(weights)
         loss_totals = {LOSS: np.asarray(loss_sum), WEIGHT: np.asarray(weight_sum)}
         metrics = {LOSS: task.mean_loss(sums | loss_totals) + added_sum / examples}
@@ -300,12 +295,13 @@ class GradientReference(Reference):
         has_own_counts = task.reads_batch or task.weighs_arrays
         if has_own_counts and self._precision == "float32":
             metrics |= task.summary(sums)
-        return {name: np.asarray([value]) for name, value in metrics.items() if math.isfinite(value)}
+        return metrics
 
     def _is_random(self, loss_b: Array, added: float, inputs: Inputs, batch: Mapping[str, Array]) -> bool:
         """Returns whether an equal evaluation has other losses, (B,) or of layers, by more than rounding."""
         again_b, _, again_added = self._evaluate(inputs, batch)
-        first, again = np.append(loss_b, added), np.append(again_b, again_added)
+        first = np.append(loss_b, added)
+        again = np.append(again_b, again_added)
         return not np.allclose(again, first, rtol=_EQUAL_CALLS, atol=0.0, equal_nan=True)
 
     def _as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
@@ -323,27 +319,27 @@ class GradientReference(Reference):
             self._averages[ema_path(path)] = average * kept_share + weight * (1 - kept_share)
 
     @cached_property
-    def slot_variables(self) -> list[tuple[Slot, dict[str, Any]]]:
-        """State of the stock optimizer that the run has too, each kind with its variables by canonical path."""
-        config = self._request.config
+    def slot_variables(self) -> dict[str, tuple[Slot, str, Any]]:
+        """State of the stock optimizer that the run has too, by path: its kind, its owner's path and its variable."""
+        config = self._request.config.optimizer
+        kinds = OPTIMIZERS[config.name]
         weights = self._weights()
-        found = []
+        slots = []
         for part in self.parts:
-            ranks = {path: weights[path].ndim for path in part.paths}
-            if OPTIMIZERS[config.optimizer.name].is_transformation:
-                found += part.optimizer.by_slot
+            if kinds.is_transformation:
+                slots += part.optimizer.by_slot
             else:
-                found += keras_slots(config.optimizer, part.optimizer, ranks)
-        if OPTIMIZERS[config.optimizer.name].make_rule is None:
-            return found
-        # A stock optimizer may keep what our update rule does not, such as SGD's `momentum` without momentum: that is
-        # not compared.
-        own_slots = rules.make_rule(config.optimizer, np).slots
-        return [(slot, variables) for slot, variables in found if slot.name in own_slots]
+                ranks = {path: weights[path].ndim for path in part.paths}
+                slots += keras_slots(config, part.optimizer, ranks)
+        found = {}
+        for slot, variables in slots:
+            # A stock optimizer may keep what our rule does not: SGD's `momentum` without momentum is not compared.
+            if kinds.make_rule is None or slot.name in rules.make_rule(config, np).slots:
+                for path, variable in variables.items():
+                    found[slot_path(slot.name, path)] = slot, path, variable
+        return found
 
-    def _step_gradients(
-        self, step: int, batches: HostBatches, noise: np.random.Generator | None
-    ) -> tuple[float, dict[str, Array]]:
+    def _step_gradients(self, step: int, batches: HostBatches, noise: Noise) -> tuple[float, State]:
         """Returns one batch's loss and gradients, taken at weights with noise; restores the weights."""
         weight_sum = float(batches.weights[step].sum()) or 1.0
         share_b = (batches.arrays[WEIGHT][step] > 0).astype(np.float32) / weight_sum
@@ -353,10 +349,7 @@ class GradientReference(Reference):
             self._assign(self._noisy_weights(weights, noise))
             share_b = self._noisy(share_b, noise)
         loss, gradients = self._summed_gradients(step, share_b.astype(np.float32), batches)
-        remainders = rounding_remainders(gradients, self.rounding)
-        self._tiny = {
-            path: value for path, value in gradients.items() if 0 < largest(value) < _TINY * remainders[path]
-        }
+        self._tiny = tiny(gradients, self.rounding)
         if noise is not None:
             self._assign(weights)
             gradients = gradients_with_noise(gradients, self.rounding, noise)
@@ -372,12 +365,13 @@ class GradientReference(Reference):
         sums: dict[str, Array] = {}
         for part in range(count):
             rows = slice(part * size, (part + 1) * size)
-            batch = {name: array[step][rows] for name, array in batches.arrays.items()}
+            batch = indexed(batches.arrays, (step, rows))
             # NumPy makes the model's inputs here, so the inputs that an engine makes of the arrays are verified too.
             inputs = task.inputs(host, batch)
             part_loss, gradients = self._gradients(inputs, batch, share_b[rows], step * count + part, 1.0 / count)
             loss += part_loss
-            sums = {path: sums.get(path, 0.0) + value for path, value in gradients.items()}
+            for path, value in gradients.items():
+                sums[path] = sums.get(path, 0.0) + value
         return loss, sums
 
     @abstractmethod

@@ -59,13 +59,7 @@ else:
 
 FILE = "step.json"
 # Keys that say nothing about what a step computes, although a run with another value is another run.
-_IGNORED = (
-    "trainer.log_model",
-    "trainer.on_nan",
-    "cluster.start_timeout",
-    "cluster.coordinator",
-    "cluster.index",
-)
+_IGNORED = ("trainer.log_model", "trainer.on_nan", "cluster.start_timeout", "cluster.coordinator", "cluster.index")
 _AXES = "mesh.axes."
 # Examples and differences that are printed; the file has all.
 _SHOWN = 10
@@ -103,28 +97,12 @@ class RecordedStep:
         return 0 if self.start is None else self.start.step
 
 
-@dataclass(frozen=True)
-class Recomputed:
-    """A recorded step, computed again.
-
-    Attributes:
-      history: the metrics up to the last step, as training records them.
-      variables: the state after the recorded step.
-      examples: indices of the step's examples in the training split, padding left out.
-      states: digests of the state at the start and after each step, if they are recorded.
-    """
-
-    history: MetricHistory
-    variables: Mapping[str, Array]
-    examples: list[int]
-    states: dict[int, State]
-
-
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Computes a step of a recorded run again, and prints and writes how it compares with the record.
 
     Raises:
-      ConfigError: there is no such run or step, or the config has other examples, data or variables than the run.
+      ConfigError: there is no such run or step, or the config has other examples, data, variables or fewer steps than
+        the run.
       EngineError: the step differs from the record although nothing else does; or as in training.
       DataError, Interrupted: as in training.
     """
@@ -157,7 +135,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         "examples": again.examples,
         "compared_metrics": compared["metric"],
         "compared_variables": compared["variable"],
-        "differing": [plain(check) for check in differing],
+        "differing": list(map(plain, differing)),
         "states": again.states,
     }
     (folder / FILE).write_text(json.dumps(file, indent=1) + "\n")
@@ -179,8 +157,10 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     history = last.history()
     start = _start(run, steps, step, options.start)
     saved = None
-    if step in steps:
-        saved = last if step == last.step else runs.open_checkpoint("run", run, step)
+    if step == last.step:
+        saved = last
+    elif step in steps:
+        saved = runs.open_checkpoint("run", run, step)
     # A resumed run may have another config than before. The first checkpoint from the step on was written by the
     # attempt that trained the step, so it has the config and the versions of that attempt.
     after = min((other for other in steps if other >= step), default=last.step)
@@ -199,7 +179,9 @@ def _start(run: SavedRun, steps: Sequence[int], step: int, first: int | None) ->
         names = ", ".join(map(str, steps))
         problem = f"must be a checkpoint before step {step}; run {run.id} has {names}"
         raise invalid("replay.start", first, problem=problem, fix="remove replay.start, or set it to one of them")
-    start = runs.open_checkpoint("run", run, first) if first or 0 in steps else None
+    start = None
+    if first or 0 in steps:
+        start = runs.open_checkpoint("run", run, first)
     origin = run.record.get("origin")
     if start is None and origin:
         problem = f"run {run.id} branched from {origin}, and has no checkpoint before the step"
@@ -237,11 +219,7 @@ def recompute(
 ) -> Recomputed:
     """Trains from the start of a recorded step to its end, and on to the end of the window of its metrics.
 
-    The loop is that of training, with its evaluations, on which reductions of the learning rate may depend.
-
-    Raises:
-      ConfigError: the run has fewer steps, or the config has another model or optimizer than the run.
-      Interrupted, DataError, EngineError: as in training.
+    The loop is that of training, with its evaluations, which may reduce the learning rate. Raises as `run` does.
     """
     trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
     optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
@@ -256,34 +234,28 @@ def recompute(
     with quiet_native_log(folder / "runner.log"):
         unpadded = lengths.without_padding(config.dataset, trainer, data.train.size)
         engine = make_engine(replace(config, dataset=unpadded), DataSpec(task.arrays, task), total)
-        _build(engine, data.train, recorded)
+        engine.build()
+        engine.cache_on_device(data.train)
+        if recorded.start is not None:
+            load(engine, recorded.start)
+        elif recorded.saved is not None:
+            # Before the steps and not after them, when the result is compared with it.
+            check_variables(engine, recorded.saved)
     window_end = -(-recorded.step // trainer.log_every_steps) * trainer.log_every_steps
     # The record ends with the last checkpoint: a window that was logged later has nothing to be compared with.
     last = window_end if window_end <= min(recorded.last, total) else recorded.step
-    taker = _StateTaker(engine, recorded, last, records=config.replay.states)
+    again = Recomputed(engine, recorded, last, records=config.replay.states)
+    again.examples = _examples(config.dataset, trainer, data.train, recorded.step, length)
     with workers.Workers(config.dataset) as readers:
         splits = feed.splits(config.dataset, trainer, data, task, readers, engine)
         profiler = profile.Profiler(trainer.profile, engine.trace, folder)
         end_together = partial(current().raise_if_requested, stop)
-        hooks = loop.LoopHooks(_ignore, _ignore, Display(), end_together, taker, profiler)
+        hooks = loop.LoopHooks(_ignore, _ignore, Display(), end_together, again, profiler)
         title = f"computing steps {recorded.first + 1:,} to {last:,} again"
         with stages.stage(title), stop.deferring(), suppress(_ReachedError):
             # The last step of a run is a period's end, after which the saver is asked and ends the training.
             loop.train(config, engine, splits, hooks, recorded.start)
-    assert taker.history is not None, "the training ends at the last step"
-    examples = _examples(config.dataset, trainer, data.train, recorded.step, length)
-    return Recomputed(taker.history, taker.variables, examples, taker.states)
-
-
-def _build(engine: Engine, train: DataSource, recorded: RecordedStep) -> None:
-    """Builds an engine and gives it the state at the start of a recorded step."""
-    engine.build()
-    engine.cache_on_device(train)
-    if recorded.start is not None:
-        load(engine, recorded.start)
-    elif recorded.saved is not None:
-        # Before the steps and not after them, when the result is compared with it.
-        check_variables(engine, recorded.saved)
+    return again
 
 
 def _examples(
@@ -294,7 +266,7 @@ def _examples(
     steps = min(length.epoch, length.total - epoch * length.epoch)
     # The plan begins after `offset` steps of the epoch, so its first batch is that of the step.
     plan = feed.epoch_plan(dataset, trainer, train, epoch, steps, offset)
-    return [int(row) for row in plan.indices[0][plan.weights[0] > 0]]
+    return list(map(int, plan.indices[0][plan.weights[0] > 0]))
 
 
 def _ignore(*_: object) -> None:
@@ -305,8 +277,19 @@ class _ReachedError(Exception):
     """Ends the training at the last step."""
 
 
-class _StateTaker(Saver):
-    """Saves nothing: takes what `Recomputed` has of the training, and ends it after the last step."""
+class Recomputed(Saver):
+    """A recorded step, computed again. Saves nothing: takes this of the training, and ends it after the last step.
+
+    Attributes:
+      history: the metrics up to the last step, as training records them.
+      variables: the state after the recorded step.
+      examples: indices of the step's examples in the training split, padding left out.
+      states: digests of the state at the start and after each step, if they are recorded.
+    """
+
+    history: MetricHistory
+    variables: Mapping[str, Array]
+    examples: list[int]
 
     def __init__(self, engine: Engine, recorded: RecordedStep, last: int, *, records: bool) -> None:
         """Takes the first state, as two runs may begin with different values."""
@@ -315,8 +298,6 @@ class _StateTaker(Saver):
         self._step = recorded.step
         self._last = last
         self._records = records
-        self.history: MetricHistory | None = None
-        self.variables: Mapping[str, Array] = {}
         self.states: dict[int, State] = {}
         if records:
             self.states[recorded.first] = digests(engine.state())
@@ -362,7 +343,7 @@ def compare(
     again = _values(history)
     # The values up to the start come from the checkpoint itself, so comparing them would show nothing.
     common = sorted(key for key in metrics.keys() & again.keys() if key[0] > recorded.first)
-    saved: Mapping[str, Array] = {} if recorded.saved is None else recorded.saved
+    saved: Mapping[str, Array] = recorded.saved or {}
     found: list[Check] = []
     # Inf minus Inf is NaN, and NumPy would warn of it.
     with np.errstate(invalid="ignore"):
@@ -416,7 +397,8 @@ def _lines(
     if not parts:
         between = f"steps {recorded.first + 1:,} to {step:,}"
         return [*printed, f"nothing to compare with: the run's checkpoints have no metrics of {between}"]
-    printed.append(f"{'compared' if differing else 'bitwise identical'}: {' and '.join(parts)}")
+    outcome = "compared" if differing else "bitwise identical"
+    printed.append(f"{outcome}: {' and '.join(parts)}")
     for check in differing[:_SHOWN]:
         printed.append(
             f"{check.kind} {check.name} differs at step {check.step:,} by {check.difference:.3g} "

@@ -39,14 +39,14 @@ class Verification(Report):
     def line(self) -> str:
         """Returns the verdict with its reasons, and what accepts it, in one line."""
         line = super().line()
-        return (
-            f"{line}; to accept this, set verify.allow_inconclusive=true" if self.verdict == "inconclusive" else line
-        )
+        if self.verdict == "inconclusive":
+            line += "; to accept this, set verify.allow_inconclusive=true"
+        return line
 
     def basis(self) -> str:
         """Returns what is compared with what, and where the tolerances come from."""
         evaluation = ""
-        if not any(check.kind == "evaluation" for check in self.checks):
+        if "evaluation" not in map(attrgetter("kind"), self.checks):
             evaluation = (
                 "; no evaluation is compared, as its loss has random numbers of the model's own, or is NaN or Inf"
             )
@@ -56,7 +56,7 @@ class Verification(Report):
         """Returns figures for the tracker."""
         figures = {"verify/worst_ratio": self.worst.ratio}
         if self.variables:
-            verified = sum(variable.is_verified for variable in self.variables)
+            verified = sum(map(attrgetter("is_verified"), self.variables))
             figures["verify/verified_share"] = verified / len(self.variables)
         for check in worst_of(attrgetter("kind"), self.checks):
             figures[f"verify/{check.kind}_ratio"] = check.ratio
@@ -65,10 +65,14 @@ class Verification(Report):
     def table(self, width: int) -> Group:
         """Returns the terminal's table."""
         columns = [Column(title, right=title in _RIGHT, drop=_DROP.get(title, 0)) for title in COLUMNS]
-        styles = ["" if row.passed else "bold red" for row in self.rows]
+        cells = []
+        styles = []
+        for row in self.rows:
+            cells.append(row.cells)
+            styles.append("" if row.passed else "bold red")
         what = f"{self.steps} steps" if self.steps else "an evaluation"
         title = f"{self.mesh} compared with one device, {what}"
-        return fitted(columns, [row.cells for row in self.rows], width, title=title, styles=styles)
+        return fitted(columns, cells, width, title=title, styles=styles)
 
     def write(self, folder: Path, versions: Mapping[str, str], name: str = "verify.json") -> Path:
         """Writes a JSON file with the versions of the packages that computed, and returns its path."""
@@ -89,5 +93,6 @@ def failure_of(options: VerifyConfig, report: Verification | None) -> str:
     """Returns why a verdict, or none in a process that has none, is a failure; empty: it is none."""
     if report is None or report.verdict == "verified":
         return ""
-    is_allowed = report.verdict == "inconclusive" and options.allow_inconclusive
-    return "" if is_allowed else report.line()
+    if report.verdict == "inconclusive" and options.allow_inconclusive:
+        return ""
+    return report.line()

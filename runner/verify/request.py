@@ -20,9 +20,10 @@ from runner.layout.axes import axis_size, batch_axis
 from runner.task.base import DataSpec, Task
 from runner.train.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
 from runner.verify import points
+from runner.verify.meshproof.by_path import below, chosen, indexed, keyed
 
 # `numpy.savez` takes arrays as keyword arguments, and an array called `file` would be its own argument.
-_PREFIX = "array/"
+_PREFIX = "array"
 # The last quarter of a padded batch is padding: at least the whole share of one device where a batch is split into 4
 # parts or more. Most examples are left for the comparison with one device.
 _PADDED_PARTS = 4
@@ -69,9 +70,10 @@ class Request:
             count -= 1
         size = eval_batch(self.config.dataset, self.config.task, count)
         plan = eval_plan(count, size, rows=padded_rows(size, parts))
+        examples = indexed(chosen(arrays, self.data.arrays), step)
         batches = []
         for indices, weight in zip(plan.indices, plan.weights, strict=True):
-            batch = {name: arrays[name][step][indices][None] for name in self.data.arrays}
+            batch = indexed(examples, indices[None])
             batch[WEIGHT] = weight[None]
             batches.append(HostBatches(batch, self.data.task.weights(batch), 1))
         return batches
@@ -93,8 +95,9 @@ class Request:
         """Returns a padded request with other examples in the padding: those that its batch begins with."""
         real = self._real_examples()
         padding = self.batches.weights.shape[1] - real
-        arrays = {name: array.copy() for name, array in self.batches.arrays.items()}
+        arrays = dict(self.batches.arrays)
         for name in arrays.keys() - {WEIGHT}:
+            arrays[name] = arrays[name].copy()
             arrays[name][step, real:] = self.batches.arrays[name][step, :padding]
         return replace(self, batches=replace(self.batches, arrays=arrays))
 
@@ -105,8 +108,9 @@ class Request:
 
     def source(self) -> ArraySource:
         """Returns the examples of all batches in a row, as a split that an engine may cache on its devices."""
-        arrays = self.batches.arrays
-        examples = {name: arrays[name].reshape(-1, *arrays[name].shape[2:]) for name in self.data.arrays}
+        examples = chosen(self.batches.arrays, self.data.arrays)
+        for name, array in examples.items():
+            examples[name] = array.reshape(-1, *array.shape[2:])
         return ArraySource(examples, self.data.arrays)
 
     def by_row(self) -> Request:
@@ -125,7 +129,7 @@ class Request:
         all_batches = self.batches
         # The steps past the end repeat the last batch, for the shape alone: they are not computed.
         rows = np.minimum(np.arange(start, start + length), all_batches.steps - 1)
-        arrays = {name: array[rows] for name, array in all_batches.arrays.items()}
+        arrays = indexed(all_batches.arrays, rows)
         return HostBatches(arrays, all_batches.weights[rows], min(length, all_batches.steps - start))
 
 
@@ -140,16 +144,11 @@ def first_batches(
     """
     per_epoch = epoch_steps(dataset, trainer, source.size)
     epochs: list[HostBatches] = []
-    steps_left = steps
-    epoch = 0
     with Workers(dataset) as workers:
         examples = Examples(source, task, workers.reader(source))
-        while steps_left:
-            count = min(per_epoch, steps_left)
-            plan = epoch_plan(dataset, trainer, source, epoch, count)
+        for epoch, done in enumerate(range(0, steps, per_epoch)):
+            plan = epoch_plan(dataset, trainer, source, epoch, min(per_epoch, steps - done))
             epochs.append(examples.read(drawn_epoch(trainer, epoch), plan.indices, plan.weights))
-            steps_left -= count
-            epoch += 1
     arrays = {}
     for name in epochs[0].arrays:
         arrays[name] = np.concatenate([batches.arrays[name] for batches in epochs])
@@ -158,15 +157,19 @@ def first_batches(
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Writes arrays of any names for `read_arrays`."""
-    np.savez(path, **{_PREFIX + name: array for name, array in arrays.items()})  # type: ignore[arg-type]
+    np.savez(path, **keyed(_PREFIX, arrays))  # type: ignore[arg-type]
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """Reads what `write_arrays` wrote, plain arrays only: no pickled objects."""
     with np.load(path, allow_pickle=False) as file:
-        return {key.removeprefix(_PREFIX): file[key] for key in file.files}
+        return below(_PREFIX, file)
 
 
 def in_float32(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Returns arrays with those in bfloat16, which NumPy's files and functions don't know, in float32."""
-    return {key: array.astype(np.float32) if array.dtype.kind == "V" else array for key, array in arrays.items()}
+    found = dict(arrays)
+    for key, array in arrays.items():
+        if array.dtype.kind == "V":
+            found[key] = array.astype(np.float32)
+    return found

@@ -13,6 +13,7 @@ from runner.config.schema import ClipConfig, OptimizerConfig
 from runner.engine.optim import groups
 from runner.engine.optim.keras_classes import stock_optimizer
 from runner.engine.optim.schedules import decay_span, is_constant, learning_rate
+from runner.verify.meshproof.by_path import chosen
 
 # No comparison with a stock optimizer takes more steps than this, with a schedule that Keras lacks.
 _MOST_COMPARED_STEPS = 65_536
@@ -27,10 +28,11 @@ class StockPart:
 
     def build(self, variables: Mapping[str, Any], settings: Mapping[str, groups.Settings]) -> None:
         """Builds the optimizer."""
-        excluded = [variables[path] for path in self.paths if not settings[path].decays]
+        own = chosen(variables, self.paths)
+        excluded = [variable for path, variable in own.items() if not settings[path].decays]
         if excluded:
             self.optimizer.exclude_from_weight_decay(var_list=excluded)
-        self.optimizer.build([variables[path] for path in self.paths])
+        self.optimizer.build(list(own.values()))
 
 
 def stock_parts(
@@ -63,19 +65,18 @@ def keras_schedule(config: OptimizerConfig, total_steps: int, keras: Any) -> obj
     if is_constant(schedule):
         return base
     span = decay_span(schedule, total_steps)
+    final = schedule.final_factor
     if schedule.name == "cosine":
         if not schedule.warmup_steps:
-            return schedules.CosineDecay(base, span, schedule.final_factor)
+            return schedules.CosineDecay(base, span, final)
         first = base * schedule.initial_factor
-        return schedules.CosineDecay(
-            first, span, schedule.final_factor, warmup_target=base, warmup_steps=schedule.warmup_steps
-        )
+        return schedules.CosineDecay(first, span, final, warmup_target=base, warmup_steps=schedule.warmup_steps)
     # Keras's other schedules have no warm-up.
     if schedule.warmup_steps:
         return _tabulated(config, total_steps, keras)
     if schedule.name in ("linear", "polynomial"):
         power = schedule.power if schedule.name == "polynomial" else 1.0
-        return schedules.PolynomialDecay(base, span, base * schedule.final_factor, power)
+        return schedules.PolynomialDecay(base, span, base * final, power)
     if schedule.name == "exponential":
         return schedules.ExponentialDecay(base, schedule.decay_steps, schedule.decay_rate, schedule.staircase)
     if schedule.name == "piecewise":

@@ -82,10 +82,10 @@ def main() -> None:
         traceback.print_exc()
         result = {"failed": raised(error)}
     result_file(folder, from_launcher()).write_text(json.dumps(result))
-    errors = [str(text) for kind, text in result.items() if kind != "verification"]
-    for text in errors:
+    result.pop("verification", None)
+    for text in map(str, result.values()):
         processes.failed(text, own=True)
-    processes.leave(len(errors))
+    processes.leave(len(result))
 
 
 def _end_with_parent() -> None:
@@ -203,12 +203,7 @@ class OneDevice:
 
 
 def computed(request: Request) -> OneDevice:
-    """Trains on one device, as often as its perturbed runs need.
-
-    Raises:
-      ConfigError: the model is invalid.
-      EngineError: a loss is NaN or Inf.
-    """
+    """Trains on one device, as often as its perturbed runs need."""
     reference = make_reference(request)
     trained = reference.train()
     losses = trained["loss"]
