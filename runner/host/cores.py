@@ -11,4 +11,6 @@ VARIABLE = "RUNNER_CORES"
 def available() -> int:
     """Returns the run's share of the cores: set by its sweep or launcher, else all that the process may run on."""
     share = os.environ.get(VARIABLE, "")
-    return int(share) if share.isdigit() and int(share) else len(os.sched_getaffinity(0))
+    if share.isdigit() and int(share):
+        return int(share)
+    return len(os.sched_getaffinity(0))

@@ -60,9 +60,8 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Path:
         raise passing(key, folder, problem=problem, fix=f"set {key}={folder}-2") from error
     except OSError as error:
         raise unwritable(error, folder, key) from error
-    handle = None if hold else _locked.pop(folder.resolve(), None)
-    if handle is not None:
-        os.close(handle)
+    if not hold:
+        os.close(_locked.pop(folder.resolve()))
     return folder
 
 

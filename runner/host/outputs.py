@@ -49,7 +49,9 @@ def caused_by_disk(error: BaseException) -> OSError | None:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
-    return cause if cause is not None and cause.errno in _UNWRITABLE | _NO_FOLDER else None
+    if cause is not None and cause.errno not in _UNWRITABLE | _NO_FOLDER:
+        return None
+    return cause
 
 
 @contextmanager

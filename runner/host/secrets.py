@@ -70,9 +70,12 @@ def secrets_in(uri: str) -> list[tuple[int, int]]:
 
 def _in_userinfo(uri: str) -> Iterator[tuple[int, int]]:
     """Yields start and end of the password or token before the host."""
+    scheme = ""
+    first = 0
     match = SCHEME.match(uri)
-    scheme = match[1] if match else ""
-    first = match.end() if match else 0
+    if match:
+        scheme = match[1]
+        first = match.end()
     at = uri.rfind("@")
     if at < first or (_LOCAL.match(scheme) and uri[first : first + 1] == "/"):
         return
@@ -88,7 +91,9 @@ def _in_query(uri: str) -> Iterator[tuple[int, int]]:
     for parameter in _PARAMETER.finditer(uri):
         if SECRET_NAME.search(unquote_plus(parameter[1])):
             end = uri.find("&", parameter.end())
-            yield parameter.end(), len(uri) if end < 0 else end
+            if end < 0:
+                end = len(uri)
+            yield parameter.end(), end
 
 
 def hide(uri: str) -> str:
@@ -109,10 +114,12 @@ def reveal(key: str, uri: str) -> str:
     is_web = key == TRACKING and uri.startswith(("http://", "https://"))
     if is_web and os.environ.get("MLFLOW_TRACKING_USERNAME") and os.environ.get("MLFLOW_TRACKING_PASSWORD"):
         return without_userinfo(uri)
-    variable = " or set MLFLOW_TRACKING_URI" if key == TRACKING else ""
-    more = ", or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" if is_web else ""
-    problem = "the password or token at *** is never stored"
-    raise invalid(key, uri, problem=problem, fix=f"type {key} again with it{variable}{more}")
+    fix = f"type {key} again with it"
+    if key == TRACKING:
+        fix += " or set MLFLOW_TRACKING_URI"
+    if is_web:
+        fix += ", or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    raise invalid(key, uri, problem="the password or token at *** is never stored", fix=fix)
 
 
 def without_userinfo(uri: str) -> str:

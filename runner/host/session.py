@@ -52,5 +52,9 @@ def opened(program: str, arguments: Sequence[str]) -> Iterator[Session]:
 def command_module(otherwise: str = "runner") -> str:
     """Returns the module of this process's command, such as `runner.plan`; `otherwise` for a user's program."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    name = spec.name.removesuffix(".__main__") if spec else "runner"
-    return name if name.split(".")[0] == "runner" else otherwise
+    if not spec:
+        return "runner"
+    name: str = spec.name.removesuffix(".__main__")
+    if name.split(".")[0] != "runner":
+        return otherwise
+    return name

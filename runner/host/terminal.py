@@ -74,7 +74,10 @@ class Output:
             # `print("failed:", name)` writes the name separately.
             is_bar = self._may_return and text.startswith("\r")
             self._may_return = is_bar or text.endswith("\n")
-            text = "\r" + clean(text[1:]) if is_bar else clean(text)
+            if is_bar:
+                text = "\r" + clean(text[1:])
+            else:
+                text = clean(text)
         try:
             return self._stream.write(text)
         except OSError as error:
