@@ -31,6 +31,23 @@ class PathRule:
     fix: str = ""  # for a file with another suffix
     is_on_hub: bool = False  # whether a name that does not exist may be that of a dataset on Hugging Face's Hub
 
+    def check(self, config: DatasetConfig) -> None:
+        """Checks that `dataset.path` names what the source reads."""
+        path = config.path
+        if path is None:
+            fix = f"set dataset.path={self.example}"
+            raise invalid("dataset.path", None, problem=f"needs {self.content}", fix=fix)
+        try:
+            found = matches(path)
+            if not found:
+                raise _missing(path, self)
+        except OSError as error:
+            problem = f"can't be read ({error.strerror})"
+            raise invalid("dataset.path", path, problem=problem, fix="check its permissions") from error
+        for file in found:
+            if file.is_file() and self.suffixes is not None and file.suffix.lower() not in self.suffixes:
+                raise invalid("dataset.path", path, problem=f"must be {self.content}", fix=self.fix)
+
 
 TABLES = PathRule(
     f"a {', '.join(TABLE_SUFFIXES[:-1])} or {TABLE_SUFFIXES[-1]} file, or a folder of them",
@@ -57,23 +74,6 @@ PARQUET = PathRule(
 )
 
 
-def check_path(rule: PathRule, config: DatasetConfig) -> None:
-    """Checks that `dataset.path` names what the source reads."""
-    path = config.path
-    if path is None:
-        raise invalid("dataset.path", None, problem=f"needs {rule.content}", fix=f"set dataset.path={rule.example}")
-    try:
-        found = matches(path)
-        if not found:
-            raise _missing(path, rule)
-    except OSError as error:
-        problem = f"can't be read ({error.strerror})"
-        raise invalid("dataset.path", path, problem=problem, fix="check its permissions") from error
-    for file in found:
-        if file.is_file() and rule.suffixes is not None and file.suffix.lower() not in rule.suffixes:
-            raise invalid("dataset.path", path, problem=f"must be {rule.content}", fix=rule.fix)
-
-
 def check_custom(config: DatasetConfig) -> None:
     """Checks the path and the values of `dataset=custom`."""
     check_finite(config.options, "dataset")
@@ -87,9 +87,8 @@ def matches(path: str) -> Sequence[Path]:
         return [expanded]
     if expanded.exists():
         # It has no end or can be read once only.
-        raise invalid(
-            "dataset.path", path, problem="is a pipe or a device", fix="set dataset.path to a file or folder"
-        )
+        fix = "set dataset.path to a file or folder"
+        raise invalid("dataset.path", path, problem="is a pipe or a device", fix=fix)
     # A set, because a pattern with several `**` matches some files more than once.
     names = sorted(set(glob.glob(str(expanded), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
     return list(filter(Path.is_file, map(Path, names)))
@@ -98,12 +97,9 @@ def matches(path: str) -> Sequence[Path]:
 def _missing(path: str, rule: PathRule) -> ConfigError:
     if rule.is_on_hub and _HUB_NAME.fullmatch(path):
         folder = path.rpartition("/")[2]
-        return invalid(
-            "dataset.path",
-            path,
-            problem=f"must be {rule.content} on this machine; nothing is downloaded",
-            fix=f"run `hf download --repo-type dataset {path} --local-dir {folder}`, then set dataset.path={folder}",
-        )
+        problem = f"must be {rule.content} on this machine; nothing is downloaded"
+        fix = f"run `hf download --repo-type dataset {path} --local-dir {folder}`, then set dataset.path={folder}"
+        return invalid("dataset.path", path, problem=problem, fix=fix)
     absolute = Path(path).expanduser().absolute()
     # The files next to it are candidates for "did you mean".
     neighbors: list[str] = []

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.checks_source import HUGGINGFACE, IMAGES, PARQUET, TABLES, TEXTS, check_custom, check_path
+from runner.data.checks_source import HUGGINGFACE, IMAGES, PARQUET, TABLES, TEXTS, check_custom
 
 if TYPE_CHECKING:
     from runner.data.base import Encoding, FullDataset
@@ -48,23 +47,17 @@ _TABLE = ("path", "features", "standardize")
 _IMAGES = ("image_size", "channels")
 _STORED = (*_TABLE, *_IMAGES)
 SOURCES: dict[str, SourceEntry] = {
-    "arrays": SourceEntry("arrays", _TABLE, tokens="maybe", is_users_data=True, check=partial(check_path, TABLES)),
+    "arrays": SourceEntry("arrays", _TABLE, tokens="maybe", is_users_data=True, check=TABLES.check),
     "custom": SourceEntry("custom", ("target", "standardize"), tokens="maybe", is_users_data=True, check=check_custom),
     "digits": SourceEntry("digits", ("image_size",)),
-    "image_folder": SourceEntry(
-        "image_folder", ("path", *_IMAGES), is_users_data=True, check=partial(check_path, IMAGES)
-    ),
+    "image_folder": SourceEntry("image_folder", ("path", *_IMAGES), is_users_data=True, check=IMAGES.check),
     "mnist": SourceEntry("mnist", ("image_size",)),
     "fashion_mnist": SourceEntry("mnist", ("image_size",)),
     "mixture": SourceEntry("mixture", ("parts", "standardize", "image_size"), tokens="maybe", is_users_data=True),
-    "parquet": SourceEntry("stored", _STORED, tokens="maybe", is_users_data=True, check=partial(check_path, PARQUET)),
-    "huggingface": SourceEntry(
-        "stored", _STORED, tokens="maybe", is_users_data=True, check=partial(check_path, HUGGINGFACE)
-    ),
+    "parquet": SourceEntry("stored", _STORED, tokens="maybe", is_users_data=True, check=PARQUET.check),
+    "huggingface": SourceEntry("stored", _STORED, tokens="maybe", is_users_data=True, check=HUGGINGFACE.check),
     "pydoc": SourceEntry("pydoc", _TEXT, tokens="always"),
-    "text": SourceEntry(
-        "text", ("path", "column", *_TEXT), tokens="always", is_users_data=True, check=partial(check_path, TEXTS)
-    ),
+    "text": SourceEntry("text", ("path", "column", *_TEXT), tokens="always", is_users_data=True, check=TEXTS.check),
 }
 
 # Any other name.
