@@ -128,7 +128,7 @@ BUDGET = {
     "model": 4_140,
     "task": 4_225,
     "layout": 2_055,
-    "data": 6_300,
+    "data": 6_320,
     "config": 3_775,
     "host": 1_050,
     "files": 1_220,

@@ -20,7 +20,7 @@ from runner.data.augment_steps import STEPS as STEP_CLASSES
 from runner.data.augment_steps import Arrays, Specs, Step
 from runner.data.base import Array, ChangedSource, DataSource, ExampleSource, Rows, stack_examples
 from runner.data.checks import options
-from runner.data.encode import check_example
+from runner.data.encode import checked_example
 from runner.errors import DataError
 
 # Called with (arrays, rng, **options).
@@ -60,31 +60,30 @@ class Augmented(ChangedSource, ExampleSource):
         return stack_examples(self.specs, rows, lambda row: self.example(row, epoch))
 
     def column(self, name: str) -> Array | None:
-        if all(step.keeps(name) for step in self.steps):
-            return self.source.column(name)
-        return None
+        for step in self.steps:
+            if not step.keeps(name):
+                return None
+        return self.source.column(name)
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        arrays = self.after_steps(row, epoch)
-        check_example(arrays, self.specs, f"{self.example_name(row)}, after dataset.augment")
-        return {name: arrays[name] for name in self.specs}
-
-    def after_steps(self, row: int, epoch: int) -> Arrays:
-        """Returns an example after all steps, unchecked."""
         # The source need not resize the images first if a step does.
-        resizes = any(step.options.sets_size for step in self.steps)
-        arrays = self.source.original(row) if resizes else self.source.example(row)
-        # Evaluations always use the draws of epoch 0, so that their examples are the same in every epoch.
-        rng = example_rng(self.seed, epoch if self.training else 0, row)
+        if any(step.options.sets_size for step in self.steps):
+            arrays = self.source.original(row)
+        else:
+            arrays = self.source.example(row)
+        rng = example_rng(self.seed, epoch, row)
         for step in self.steps:
             try:
-                arrays = step.train(arrays, rng) if self.training else step.evaluate(arrays)
+                if self.training:
+                    arrays = step.train(arrays, rng)
+                else:
+                    arrays = step.evaluate(arrays)
             except DataError:
                 raise
             # The user's code may raise errors of any type.
             except Exception as error:
                 raise DataError(f"{self.example_name(row)}: {step.key} raised {import_path.raised(error)}") from error
-        return arrays
+        return checked_example(arrays, self.specs, f"{self.example_name(row)}, after dataset.augment")
 
 
 def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:

@@ -78,8 +78,9 @@ class Step(Generic[Options]):
             return None
         outside = self.masks.get(name, 0)
         # A number that the dtype does not have, such as -1 of uint8, marks nothing in this mask.
-        has_outside = dtype.kind not in "iu" or np.iinfo(dtype).min <= outside <= np.iinfo(dtype).max
-        return outside if has_outside and dtype.kind != "b" else 0
+        if dtype.kind == "b" or (dtype.kind in "iu" and not np.iinfo(dtype).min <= outside <= np.iinfo(dtype).max):
+            return 0
+        return outside
 
     def after(self) -> dict[str, ArraySpec]:
         """Returns the specs of the result."""
@@ -117,8 +118,8 @@ class Step(Generic[Options]):
 
     def _check_image_dims(self) -> None:
         Step.check(self)
-        dims = {self.specs[name].dims for name in self._images}
-        self._require(dims <= {IMAGE_DIMS}, "images with the dims height, width and channel")
+        for name in self._images:
+            self._require(self.specs[name].dims == IMAGE_DIMS, "images with the dims height, width and channel")
 
     def _check_common_size(self) -> None:
         self._check_image_dims()
@@ -127,10 +128,12 @@ class Step(Generic[Options]):
 
     def _check_resizable(self) -> None:
         self._check_common_size()
-        dtypes = {self.specs[name].dtype for name in self._pixels if self._outside(name) is None}
-        self._require(
-            dtypes <= {"uint8", "float32"}, f"images of uint8 or float32, not of {', '.join(sorted(dtypes))}"
-        )
+        dtypes = set()
+        for name in self._pixels:
+            if self._outside(name) is None:
+                dtypes.add(self.specs[name].dtype)
+        requirement = f"images of uint8 or float32, not of {', '.join(sorted(dtypes))}"
+        self._require(dtypes <= {"uint8", "float32"}, requirement)
 
 
 class Resize(Step[schema.Resize]):
@@ -264,8 +267,10 @@ class Color(Step[schema.Color]):
     def check(self) -> None:
         self._check_common_size()
         self._require(bool(self._colored), "images, and the dataset has masks only")
-        formats = {(self.specs[name].dtype, self.specs[name].shape[2]) for name in self._colored}
-        self._require(formats <= {("uint8", 1), ("uint8", 3)}, "images of uint8 with one or three channels")
+        for name in self._colored:
+            spec = self.specs[name]
+            is_supported = spec.dtype == "uint8" and spec.shape[2] in (1, 3)
+            self._require(is_supported, "images of uint8 with one or three channels")
 
     def train(self, arrays: Arrays, rng: np.random.Generator) -> Arrays:
         options = self.options

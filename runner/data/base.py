@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -176,7 +176,7 @@ class ArraySource(DataSource):
             return take(self.arrays, rows)
         # Memory-mapped rows are read in the order of the file, each once, because shuffled reads make the disk seek.
         sorted_rows, positions = np.unique(rows, return_inverse=True)
-        return {name: array[sorted_rows][positions] for name, array in self.arrays.items()}
+        return take(take(self.arrays, sorted_rows), positions)
 
 
 def take(arrays: Mapping[str, Array], rows: Rows | slice | int) -> dict[str, Array]:
@@ -189,9 +189,14 @@ def empty_arrays(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]
     return {name: np.empty((count, *spec.shape), spec.dtype) for name, spec in specs.items()}
 
 
+def example_bytes(specs: Mapping[str, ArraySpec]) -> int:
+    """Returns the bytes of one example."""
+    return sum(spec.bytes for spec in specs.values())
+
+
 def in_memory(source: DataSource, most_bytes: float, count: int) -> DataSource:
     """Returns a source as arrays, read `count` examples at a time, if these take at most `most_bytes`, else itself."""
-    if source.size * sum(spec.bytes for spec in source.specs.values()) > most_bytes:
+    if source.size * example_bytes(source.specs) > most_bytes:
         return source
     arrays = empty_arrays(source.specs, source.size)
     for start in range(0, source.size, count):
@@ -212,13 +217,10 @@ def stack_examples(
     return stacked
 
 
-def ordered_splits(splits: Iterable[str]) -> list[str]:
-    """Returns the names of splits with train, validation and test first."""
-
-    def position(name: str) -> int:
-        return SPLITS.index(name) if name in SPLITS else len(SPLITS)
-
-    return sorted(splits, key=position)
+def in_split_order(splits: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns the entries of splits with train, validation and test first."""
+    position = dict(zip(SPLITS, range(len(SPLITS)), strict=True))
+    return dict(sorted(splits.items(), key=lambda entry: position.get(entry[0], len(SPLITS))))
 
 
 @dataclass(frozen=True)

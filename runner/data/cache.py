@@ -36,11 +36,11 @@ def private_cache(name: str) -> Path:
         raise PermissionError(errno.EPERM, "belongs to another user", str(above))
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise PermissionError(errno.EPERM, f"can be written by other users (chmod o-w {above})", str(above))
-    for path in (folder.parent, folder):
+    for path, fix in ((folder.parent, "chmod go-w"), (folder, "rm -r")):
         with suppress(FileExistsError):
             path.mkdir(stat.S_IRWXU)
         # Not `chmod`: what others have put there, or swapped, would be executed afterwards.
-        problem = why_not_ours(path, "rm -r" if path == folder else "chmod go-w")
+        problem = why_not_ours(path, fix)
         if problem is not None:
             raise PermissionError(errno.EPERM, problem, str(path))
     return folder

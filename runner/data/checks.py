@@ -68,7 +68,6 @@ def _check_tokenizer(tokenizer: str, *, recorded: bool) -> None:
 
 
 def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
-    """Checks the keys of a mixture, and then each part as a dataset."""
     if len(config.parts) < 2:
         problem = "needs two datasets or more"
         fix = "set dataset.parts='[{name: arrays, path: a.npz, weight: 0.7}, {name: arrays, path: b.npz}]'"

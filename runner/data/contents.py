@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
-from runner.data.base import Array, ArraySpec, Dataset, DataSource
+from runner.data.base import Array, ArraySpec, Dataset, DataSource, example_bytes
 from runner.data.packing import SEGMENTS, TOKENS
 from runner.data.vocabulary import Vocabulary
 
@@ -75,8 +76,10 @@ def _splits(data: Dataset) -> dict[str, DataSource]:
 def _sizes(data: Dataset) -> Table:
     rows = []
     for name, source in _splits(data).items():
-        size = sum(spec.bytes for spec in source.specs.values()) * source.size
-        shown = f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 1024:,.0f} KiB"
+        size = example_bytes(source.specs) * source.size
+        shown = f"{size / 2**20:,.1f} MiB"
+        if size < 2**20:
+            shown = f"{size / 1024:,.0f} KiB"
         rows.append((name, f"{source.size:,}", shown, data.selection.get(name, name)))
     return Table("splits", ("split", "examples", "as arrays", "is"), tuple(rows))
 
@@ -86,7 +89,9 @@ def _arrays(specs: Mapping[str, ArraySpec], targets: Sequence[str]) -> Table:
     for name, spec in specs.items():
         dim_names = spec.dims or ("",) * len(spec.shape)
         dims = [f"{dim} {size}".strip() for dim, size in zip(dim_names, spec.shape, strict=True)]
-        names = f"{len(spec.names)}: {_beginning(spec.names, _SHOWN_NAMES, ', ')}" if spec.names else ""
+        names = ""
+        if spec.names:
+            names = f"{len(spec.names)}: {_beginning(spec.names, _SHOWN_NAMES, ', ')}"
         role = "target" if name in targets else ""
         rows.append((name, " x ".join(dims) or "one number", spec.dtype, names, role))
     return Table("arrays of one example", ("array", "dims", "dtype", "names", "role"), tuple(rows))
@@ -102,7 +107,9 @@ def _beginning(entries: Sequence[object], count: int, joint: str = " ") -> str:
 def _values(source: DataSource, name: str) -> Array:
     """Returns one array (n, ...) of a split: all of it, or of the first examples where each must be decoded."""
     whole = source.column(name)
-    return source.read(np.arange(min(source.size, _SAMPLE)))[name] if whole is None else whole
+    if whole is not None:
+        return whole
+    return source.read(np.arange(min(source.size, _SAMPLE)))[name]
 
 
 def _sample_note(source: DataSource, values: Array) -> str:
@@ -184,7 +191,7 @@ def cell(value: Array, spec: ArraySpec) -> str:
     if is_class:
         return spec.names[int(value)]
     if spec.shape and len(spec.names) == value.size and _is_counted(spec, value[None]):
-        text = ", ".join(name for name, is_set in zip(spec.names, value, strict=True) if is_set)
+        text = ", ".join(compress(spec.names, value))
     else:
         text = _beginning([f"{number:.5g}" for number in np.ravel(value).tolist()], _SHOWN_NUMBERS)
     if len(text) > _SHOWN_CHARACTERS:
@@ -195,10 +202,12 @@ def cell(value: Array, spec: ArraySpec) -> str:
 def text_tables(data: Dataset, vocabulary: Vocabulary) -> list[Table]:
     """Returns the tables of a text, of which the first sequence is read."""
     rows = [(name, f"{text.documents:,}", f"{text.tokens:,}") for name, text in data.texts.items()]
+    kind = "bytes" if vocabulary.is_bytes else "byte pairs, or of a given tokenizer"
+    end = "none" if vocabulary.end is None else f"{vocabulary.end_token!r} ({vocabulary.end})"
     about = (
-        ("kind", "bytes" if vocabulary.is_bytes else "byte pairs, or of a given tokenizer"),
+        ("kind", kind),
         ("tokens", f"{vocabulary.size:,}"),
-        ("end of a document", "none" if vocabulary.end is None else f"{vocabulary.end_token!r} ({vocabulary.end})"),
+        ("end of a document", end),
         ("stored as", str(vocabulary.dtype)),
         ("sha256", vocabulary.sha256),
     )

@@ -66,12 +66,13 @@ def by_clean_name(columns: Iterable[tuple[object, Value]], where: str) -> dict[s
                 "unnamed index column unless index=False)"
             )
         if name in RESERVED:
-            shown = repr(text) if name == text else f"{text!r}, which is read as {name!r},"
+            shown = repr(text)
+            if name != text:
+                shown += f", which is read as {name!r},"
             fix = "rename that array or column"
             if name == WEIGHT:
-                fix += (
-                    ", for example to example_weight; if it has sample weights, set task.example_weight=example_weight"
-                )
+                other = "example_weight"
+                fix += f", for example to {other}; if it has sample weights, set task.example_weight={other}"
             raise DataError(f"{where}: {shown} is a reserved name; {fix}")
         if name in named:
             raise DataError(f"{where}: two columns are called {name!r}; rename one of them")
@@ -129,9 +130,11 @@ def encode(
     encoding = encoding or Encoding()
     categories: dict[str, tuple[str, ...]] = {}
     specs: dict[str, ArraySpec] = {}
-    arrays: dict[str, dict[str, Array]] = {split: {} for split in splits}
+    arrays: dict[str, dict[str, Array]] = {}
     for name in next(iter(splits.values())):
-        columns = {f"{where[split]}, {name}": columns_of_split[name] for split, columns_of_split in splits.items()}
+        columns = {}
+        for split, columns_of_split in splits.items():
+            columns[f"{where[split]}, {name}"] = columns_of_split[name]
         recorded = encoding.categories.get(name)
         if are_strings(columns, recorded):
             categories[name] = recorded or _categories(columns)
@@ -143,7 +146,7 @@ def encode(
                 converted[place] = numeric_array(place, column)
         specs[name] = common_spec(converted, categories.get(name, ()))
         for split, array in zip(splits, converted.values(), strict=True):
-            arrays[split][name] = array.astype(specs[name].dtype, copy=False)
+            arrays.setdefault(split, {})[name] = array.astype(specs[name].dtype, copy=False)
     sources = {split: ArraySource(split_arrays, specs) for split, split_arrays in arrays.items()}
     return sources, replace(encoding, categories=categories)
 
@@ -178,8 +181,10 @@ def common_spec(arrays: Mapping[str, Array], names: Sequence[str] = ()) -> Array
                 f"{place}: shape {list(array.shape[1:])} per example, but {list(first.shape[1:])} in {where}; all "
                 "splits need one shape"
             )
-    dtype = np.result_type(*(array.dtype for array in arrays.values()))
-    return infer_spec(first[:0].astype(np.float32 if dtype.kind == "f" else dtype), names)
+    dtype = np.result_type(*arrays.values())
+    if dtype.kind == "f":
+        dtype = np.dtype(np.float32)
+    return infer_spec(first[:0].astype(dtype), names)
 
 
 def infer_spec(array: Array, names: Sequence[str] = ()) -> ArraySpec:
@@ -293,8 +298,10 @@ def describe_spec(spec: ArraySpec | None) -> str:
     """Returns a spec for a message; None is that of an array that is missing."""
     if spec is None:
         return "missing"
-    names = f" with the names {listed(spec.names)}" if spec.names else ""
-    return f"{spec.dtype} {list(spec.shape)}{names}"
+    described = f"{spec.dtype} {list(spec.shape)}"
+    if spec.names:
+        described += f" with the names {listed(spec.names)}"
+    return described
 
 
 def check_same_specs(
@@ -309,17 +316,20 @@ def check_same_specs(
             )
 
 
-def check_example(arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec], where: str) -> None:
-    """Checks that an example has the arrays of the first one, with their shapes and dtypes."""
+def checked_example(arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec], where: str) -> dict[str, Array]:
+    """Returns an example, in the order of the specs; a DataError unless it has the arrays of the first example."""
     for name in {**specs, **arrays}:
         array = arrays.get(name)
         spec = specs.get(name)
         if array is None or spec is None or array.shape != spec.shape or array.dtype != spec.dtype:
-            actual = None if array is None else ArraySpec(array.shape, str(array.dtype))
+            actual = None
+            if array is not None:
+                actual = ArraySpec(array.shape, str(array.dtype))
             raise DataError(
                 f"{where}: array {name} is {describe_spec(actual)}, but {describe_spec(spec)} in the first example; "
                 "return the same arrays, shapes and dtypes for every example"
             )
+    return {name: arrays[name] for name in specs}
 
 
 def specs_as_bytes(specs: Mapping[str, ArraySpec]) -> bytes:

@@ -55,6 +55,8 @@ def decoder_of(config: DatasetConfig, first: bytes, where: str) -> ImageDecoder:
         raise DataError(f"{where} is not a readable image ({error}); fix or remove it") from error
     size = config.image_size or sizing(config)
     height, width = size or (header.height, header.width)
-    channels = config.channels or (1 if header.gray else 3)
     has_colors = config.channels is not None or not header.gray
+    channels = config.channels or 3
+    if not has_colors:
+        channels = 1
     return ImageDecoder((height, width), channels, size is not None, has_colors)

@@ -64,7 +64,7 @@ def read_header(data: bytes) -> Header:
             _check_bits(image)
             width, height = image.size
             if image.getexif().get(_ORIENTATION) in _TRANSPOSED:
-                width, height = height, width
+                height, width = image.size
             return Header(height, width, image.mode in _GRAY_MODES)
     # Pillow's plugins raise errors of any type, such as SyntaxError and struct.error.
     except Exception as error:
@@ -158,8 +158,10 @@ def resize(image: Array, size: tuple[int, int]) -> Array:
     if image.dtype == np.uint8 and is_enlarged and channels <= _OPENCV_CHANNELS:
         larger: Array = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR_EXACT)
         return larger.reshape(*size, channels)
-    bands = [np.asarray(band.resize(size[::-1], Image.Resampling.BILINEAR)) for band in _as_pillow(image)]
-    return _joined(bands, image)
+    bands = []
+    for band in _as_pillow(image):
+        bands.append(np.asarray(band.resize(size[::-1], Image.Resampling.BILINEAR)))
+    return np.dstack(bands)
 
 
 def resize_nearest(image: Array, size: tuple[int, int]) -> Array:
@@ -244,9 +246,3 @@ def _as_pillow(image: Array) -> list[Image.Image]:
         return [Image.frombuffer(mode, (width, height), np.ascontiguousarray(image), "raw", mode, 0, 1)]
     channels = range(image.shape[2])
     return [Image.fromarray(np.ascontiguousarray(image[:, :, channel])) for channel in channels]
-
-
-def _joined(bands: list[Array], original: Array) -> Array:
-    if len(bands) == 1:
-        return bands[0].reshape(*bands[0].shape[:2], original.shape[2])
-    return np.stack(bands, axis=2)

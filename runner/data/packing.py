@@ -61,7 +61,6 @@ class PackedSequences(DataSource):
         inputs = len(self.stream) - 1
         if self.apart:
             return -(-inputs // self.length)
-        # Joined documents have no label weights that could leave padding out, so an incomplete sequence is dropped.
         return inputs // self.length
 
     def read(self, rows: Rows) -> dict[str, Array]:

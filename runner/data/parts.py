@@ -51,12 +51,10 @@ def _part(key: str, content: Mapping[str, object], mixture: DatasetConfig) -> Pa
     if not is_number or not 0 < float(weight) < float("inf"):  # type: ignore[arg-type]
         raise invalid(f"{key}.{_WEIGHT}", weight, problem="must be a number above 0", fix=f"set {_WEIGHT}: 1.0")
     if own.get("name") == mixture.name:
-        raise invalid(
-            f"{key}.name", mixture.name, problem="a part can't be a mixture", fix="list its parts in dataset.parts"
-        )
+        fix = "list its parts in dataset.parts"
+        raise invalid(f"{key}.name", mixture.name, problem="a part can't be a mixture", fix=fix)
     for name in own:
-        is_of_mixture = name in fields_of(DatasetConfig) and name not in _KEYS
-        if is_of_mixture:
+        if name in fields_of(DatasetConfig) and name not in _KEYS:
             problem = "is a key of the whole mixture, not of a part"
             raise invalid(f"{key}.{name}", own[name], problem=problem, fix=f"set dataset.{name}")
         if name not in (*_KEYS, _TARGET) and _TARGET not in own:
@@ -82,4 +80,8 @@ def in_part(key: str) -> Iterator[None]:
 def describe(parts: list[Part]) -> str:
     """Returns the parts and their shares, such as `70% a.npz, 30% b.npz`."""
     total = sum(part.weight for part in parts)
-    return ", ".join(f"{as_text(round(100 * part.weight / total, 1))}% {part.name}" for part in parts)
+    shares = []
+    for part in parts:
+        percent = as_text(round(100 * part.weight / total, 1))
+        shares.append(f"{percent}% {part.name}")
+    return ", ".join(shares)

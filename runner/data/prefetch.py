@@ -23,7 +23,6 @@ class Prefetcher(Generic[Item, Placed]):
     """
 
     def __init__(self, items: Iterable[Item], place: Callable[[Item], Placed], depth: int = 2) -> None:
-        """Prepares; draws no item yet."""
         self._items = iter(items)
         self._place = place
         self._depth = depth

@@ -10,18 +10,7 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data import registry
-from runner.data.base import (
-    SPLITS,
-    Array,
-    ArraySource,
-    ArraySpec,
-    Dataset,
-    DataSource,
-    FullDataset,
-    Rows,
-    empty_arrays,
-    take,
-)
+from runner.data.base import Array, ArraySource, ArraySpec, Dataset, DataSource, FullDataset, Rows, empty_arrays, take
 from runner.data.splits import parse_key, resolve
 from runner.errors import invalid
 
@@ -138,14 +127,16 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated:
         about["train"] += f" {joint} the {validation.size:,} of validation"
 
     if evaluated is not None:
-        if "all" in {term.name for term in parse_key("test", evaluated)}:
+        for term in parse_key("test", evaluated):
             # The examples that are held out are in the source's own splits.
-            held_out = {}
+            if term.name == "all":
+                held_out = {}
         test = select("test", evaluated, replace(full, splits={**full.splits, **held_out}))
         about["test"] = evaluated
 
     # The source's own description wins, such as "the last 12 of 120 documents" for a text's test split.
-    selection = {split: full.about.get(about[split], about[split]) for split in SPLITS if split in about}
+    for split, selected in about.items():
+        about[split] = full.about.get(selected, selected)
     return Dataset(
         name=full.name,
         version=full.version,
@@ -154,7 +145,7 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int, evaluated:
         validation=validation,
         digest=full.digest,
         source=full.source,
-        selection=selection,
+        selection=about,
         encoding=full.encoding,
         texts=full.texts,
     )
@@ -172,21 +163,25 @@ def select(key: str, text: str, full: FullDataset) -> DataSource:
     except ValueError as error:
         raise invalid(f"dataset.{key}", text, problem=str(error), fix=_other_split(key, full)) from error
 
-    sources = [full.splits[name] for name, _, _ in ranges]
-    specs = sources[0].specs
     pieces_of_arrays = []
-    for source, (_, start, stop) in zip(sources, ranges, strict=True):
+    for split, start, stop in ranges:
+        source = full.splits[split]
         if isinstance(source, ArraySource):
             pieces_of_arrays.append(take(source.arrays, slice(start, stop)))
+    first_split, first_start, first_stop = ranges[0]
+    first = full.splits[first_split]
     if len(pieces_of_arrays) == len(ranges):
-        arrays = {name: _joined([piece[name] for piece in pieces_of_arrays]) for name in specs}
-        return ArraySource(arrays, specs)
+        arrays = {}
+        for name in first.specs:
+            arrays[name] = _joined([piece[name] for piece in pieces_of_arrays])
+        return ArraySource(arrays, first.specs)
 
-    _, first_start, first_stop = ranges[0]
-    if len(ranges) == 1 and (first_start, first_stop) == (0, sources[0].size):
-        return sources[0]
-    rows = [np.arange(start, stop) for _, start, stop in ranges]
-    return Selection(list(zip(sources, rows, strict=True)), specs)
+    if len(ranges) == 1 and (first_start, first_stop) == (0, first.size):
+        return first
+    pieces = []
+    for split, start, stop in ranges:
+        pieces.append((full.splits[split], np.arange(start, stop)))
+    return Selection(pieces, first.specs)
 
 
 def _default_holdout(size: int, config: DatasetConfig) -> float:
@@ -194,14 +189,18 @@ def _default_holdout(size: int, config: DatasetConfig) -> float:
     count = round(size * HOLDOUT)
     # The splits of a mixture are those of its parts.
     is_mixture = "parts" in registry.entry(config).keys
-    return HOLDOUT if count and size - count >= config.batch_size and not is_mixture else 0.0
+    if is_mixture or not count or size - count < config.batch_size:
+        return 0.0
+    return HOLDOUT
 
 
 def _other_split(key: str, full: FullDataset) -> str:
     """Returns the fix for a split that can't be selected; for an evaluation it is never the training split."""
     others = [name for name in full.splits if key == "train" or name != "train"]
+    if key in others:
+        return f"set dataset.{key}={key}"
     if others:
-        return f"set dataset.{key}={key if key in others else others[0]}"
+        return f"set dataset.{key}={others[0]}"
     if key == "validation":
         return "set dataset.holdout=0.1, which holds out a tenth of train"
     return f"set dataset.{key}=null, which holds out a fifth of train"

@@ -32,7 +32,7 @@ def parse_split(text: str) -> tuple[Slice, ...]:
     >>> parse_split("train[:5000]")
     (Slice(name='train', start=None, stop=5000, percent=False),)
     """
-    return tuple(_parse_term(term.strip()) for term in text.split("+"))
+    return tuple(map(_parse_term, text.split("+")))
 
 
 def parse_key(key: str, text: str) -> tuple[Slice, ...]:
@@ -69,6 +69,7 @@ def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str
 
 
 def _parse_term(text: str) -> Slice:
+    text = text.strip()
     match = _TERM.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a split, which is name, name[a:b] or a sum of these")

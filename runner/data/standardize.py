@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner.data import base
 from runner.data.base import Array, ArraySource, ArraySpec, ChangedSource, Dataset, DataSource, Encoding, Rows
 from runner.errors import invalid
 
@@ -50,7 +53,7 @@ def measure(source: DataSource, names: Collection[str]) -> Encoding:
 
     A column is an entry of the last dim, or the whole array if it has no dims.
     """
-    moments = {name: _Moments() for name in names}
+    moments: defaultdict[str, _Moments] = defaultdict(_Moments)
     # The arrays that are read with all others of their examples.
     of_examples = []
     for name in names:
@@ -61,16 +64,17 @@ def measure(source: DataSource, names: Collection[str]) -> Encoding:
         for start in range(0, source.size, _BLOCK):
             moments[name].add(complete[start : start + _BLOCK])
     if of_examples:
-        example_bytes = sum(spec.bytes for spec in source.specs.values())
-        block = max(1, min(_BLOCK, _BLOCK_BYTES // max(1, example_bytes)))
+        block = max(1, min(_BLOCK, _BLOCK_BYTES // max(1, base.example_bytes(source.specs))))
         for start in range(0, source.size, block):
             batch = source.read(np.arange(start, min(start + block, source.size)))
             for name in of_examples:
                 moments[name].add(batch[name])
-    return Encoding(
-        mean={name: tuple(map(float, moments[name].mean)) for name in names},
-        deviation={name: tuple(map(float, moments[name].deviation())) for name in names},
-    )
+    mean = {}
+    deviation = {}
+    for name in names:
+        mean[name] = tuple(moments[name].mean.tolist())
+        deviation[name] = tuple(moments[name].deviation().tolist())
+    return Encoding(mean=mean, deviation=deviation)
 
 
 class _Moments:
@@ -82,7 +86,7 @@ class _Moments:
         self._squares: Array = np.zeros(1)
 
     def add(self, array: Array) -> None:
-        values = array.astype(np.float64).reshape(-1, _columns(array.shape[1:]))
+        values = array.astype(np.float64).reshape(-1, math.prod(array.shape[1:][-1:]))
         block_mean = values.mean(0)
         block_squares = ((values - block_mean) ** 2).sum(0)
         count_before = self._count
@@ -102,20 +106,26 @@ def standardized(dataset: Dataset, encoding: Encoding, names: Collection[str]) -
     """Returns a dataset with standardized arrays, float32, by the mean and deviation of an encoding."""
     statistics = {}
     for name in names:
-        columns = _columns(dataset.specs[name].shape)
+        shape = dataset.specs[name].shape
+        columns = math.prod(shape[-1:])
         mean = encoding.mean.get(name)
         deviation = encoding.deviation.get(name)
         if mean is None or deviation is None or len(mean) != columns:
-            recorded = "no statistics of it" if mean is None else f"statistics of {len(mean)} columns"
+            recorded = "no statistics of it"
+            if mean is not None:
+                recorded = f"statistics of {len(mean)} columns"
             problem = f"the run recorded {recorded}, and this data has {columns}"
             raise invalid(_KEY, name, problem=problem, fix="use data with the columns that the run had")
-        statistics[name] = (np.array(mean), np.array(deviation))
+        # For an array without dims, numbers without dims.
+        statistics[name] = (np.reshape(mean, shape[-1:]), np.reshape(deviation, shape[-1:]))
     validation = dataset.validation
+    if validation is not None:
+        validation = _standardized(validation, statistics)
     return replace(
         dataset,
         train=_standardized(dataset.train, statistics),
         test=_standardized(dataset.test, statistics),
-        validation=None if validation is None else _standardized(validation, statistics),
+        validation=validation,
         encoding=replace(dataset.encoding, mean=dict(encoding.mean), deviation=dict(encoding.deviation)),
     )
 
@@ -135,16 +145,8 @@ def _standardized(source: DataSource, statistics: Mapping[str, Statistics]) -> D
 def _scaled(arrays: Mapping[str, Array], statistics: Mapping[str, Statistics]) -> dict[str, Array]:
     scaled = dict(arrays)
     for name, (mean, deviation) in statistics.items():
-        if len(mean) == 1:
-            # For an array without dims, numbers without dims.
-            mean, deviation = mean[0], deviation[0]
         scaled[name] = ((arrays[name].astype(np.float64) - mean) / deviation).astype(np.float32)
     return scaled
-
-
-def _columns(shape: Sequence[int]) -> int:
-    """Returns the columns of an example: the size of its last dim, or 1 without dims."""
-    return shape[-1] if shape else 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +72,7 @@ def concatenated(tables: Sequence[pa.Table], where: str) -> pa.Table:
         raise DataError(f"{where}: the files can't be read as one table: {reason(error)}") from error
 
 
-def check_same_columns(columns: Mapping[Path, Sequence[str]]) -> None:
+def check_same_columns(columns: Mapping[Path, Iterable[str]]) -> None:
     """Checks that files, which are read as one table, have the same columns."""
     for path, names in columns.items():
         first = next(iter(columns))
@@ -144,7 +144,7 @@ def _vectors(place: str, column: pa.ChunkedArray) -> Array:
         if flat.null_count:
             break
         # Without entries, the lists that contain these are all empty.
-        shape.append(int(lengths[0]) if len(lengths) else 0)
+        shape.append(int(lengths.max(initial=0)))
         flat = pc.list_flatten(flat)
     if flat.null_count or not _is_numeric(flat.type):
         raise DataError(f"{place} has lists of {flat.type}, or with missing values; use lists of numbers")

@@ -87,11 +87,10 @@ class Vocabulary:
     @cached_property
     def sha256(self) -> str:
         """Digest, as hex."""
-        tokenizer = None
+        content: list[object] = [BYTES, self.end_token, None]
         if self.tokenizer:
-            tokenizer = json.loads(self.tokenizer)
-        kind = BYTES if self.is_bytes else "bpe"  # of whatever kind the tokenizer is
-        content = [kind, self.end_token, tokenizer]
+            # "bpe" is any kind of tokenizer.
+            content = ["bpe", self.end_token, json.loads(self.tokenizer)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -140,7 +139,7 @@ class Vocabulary:
             return counts
         content = json.loads(self.tokenizer)
         added = self._library.get_added_tokens_decoder()
-        stages = json.dumps([content.get(stage) for stage in ("normalizer", "pre_tokenizer", "decoder")])
+        stages = json.dumps(list(map(content.get, ("normalizer", "pre_tokenizer", "decoder"))))
         decoder = content.get("decoder") or {}
         suffix = content["model"].get("end_of_word_suffix") or decoder.get("suffix") or ""
         for text, token in self._library.get_vocab(with_added_tokens=True).items():

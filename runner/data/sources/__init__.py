@@ -1,4 +1,1 @@
-"""Data sources: one module or package per kind.
-
-`runner.data.registry` lists them.
-"""
+"""Data sources: one module or package per kind, listed by `runner.data.registry`."""

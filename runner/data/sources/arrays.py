@@ -7,6 +7,8 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -36,14 +38,20 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     assert config.path is not None
     files = split_files.find(config.path, TABLE_SUFFIXES)
     name = Path(config.path).expanduser().absolute().name
-    are_arrays = {path.suffix.lower() in _ARRAYS for paths in files.values() for path in paths}
+    are_arrays = {path.suffix.lower() in _ARRAYS for path in chain.from_iterable(files.values())}
     if len(are_arrays) > 1:
         raise DataError(f"{config.path} has tables and arrays; store all in one form, or name one file")
     if are_arrays == {False}:
         data = stored.load_files(files, config, encoding or Encoding(), name, config.path)
-        return replace(data, splits={split: in_memory(rows, math.inf, _ROWS) for split, rows in data.splits.items()})
-    where = {split: str(paths[0] if len(paths) == 1 else paths[0].parent) for split, paths in files.items()}
-    columns = {split: _read(paths, config.features, where[split]) for split, paths in files.items()}
+        splits = {split: in_memory(rows, math.inf, _ROWS) for split, rows in data.splits.items()}
+        return replace(data, splits=splits)
+    where = {}
+    columns = {}
+    for split, paths in files.items():
+        where[split] = str(paths[0])
+        if len(paths) > 1:
+            where[split] = str(paths[0].parent)
+        columns[split] = _read(paths, config.features, where[split])
     sources, used = encode(columns, where, encoding)
     return FullDataset(name, "", sources, of_files(files), config.path, used)
 
@@ -60,15 +68,18 @@ def _read(paths: Sequence[Path], features: Sequence[str] | None, where: str) -> 
                 archives[path] = _read_archive(path, features)
         except _READ_ERRORS as error:
             raise DataError(f"{path} can't be read: {reason(error)}") from error
-    check_same_columns({path: list(archive) for path, archive in archives.items()})
-    for name in next(iter(archives.values()), ()):
+    check_same_columns(archives)
+    for name, first in next(iter(archives.values()), {}).items():
         if name in found:
             raise DataError(f"{where}: two columns are called {name!r}; rename one of them")
-        pieces = [piece for archive in archives.values() if (piece := archive[name]) is not None]
-        try:
-            found[name] = np.concatenate(pieces) if len(pieces) > 1 else next(iter(pieces), None)
-        except ValueError as error:
-            raise DataError(f"{where}, {name}: {reason(error)}; all files need one shape") from error
+        found[name] = first
+        # What is not read of one archive is read of none.
+        if first is not None and len(archives) > 1:
+            pieces = list(map(itemgetter(name), archives.values()))
+            try:
+                found[name] = np.concatenate(pieces)
+            except ValueError as error:
+                raise DataError(f"{where}, {name}: {reason(error)}; all files need one shape") from error
     if not found:
         raise DataError(f"{where} has no arrays")
     columns = {}
@@ -85,12 +96,14 @@ def _read_archive(path: Path, features: Sequence[str] | None) -> dict[str, Array
     archive = np.load(path, allow_pickle=False)
     if not isinstance(archive, NpzFile):
         raise DataError(f"{path} is not a .npz archive; save it with numpy.savez, or rename it to .npy")
-    named = None if features is None else {*features, *map(cleaned, features)}
-    arrays: dict[str, Array | None] = {}
+    if features is None:
+        features = archive.files
+    named = {*features, *map(cleaned, features)}
+    arrays: dict[str, Array | None] = dict.fromkeys(archive.files)
     with archive:
         for name in archive.files:
-            is_read = named is None or name in named or cleaned(name) in named
-            arrays[name] = _checked(f"{path}, {name}", archive[name]) if is_read else None
+            if name in named or cleaned(name) in named:
+                arrays[name] = _checked(f"{path}, {name}", archive[name])
     return arrays
 
 

@@ -49,8 +49,9 @@ def open_table(path: Path) -> pa.Table:
         with path.open("rb") as file:
             is_file_format = file.read(len(_FILE_FORMAT)) == _FILE_FORMAT
         mapped = pa.memory_map(str(path))
-        reader = pa.ipc.open_file(mapped) if is_file_format else pa.ipc.open_stream(mapped)
-        return reader.read_all()
+        if is_file_format:
+            return pa.ipc.open_file(mapped).read_all()
+        return pa.ipc.open_stream(mapped).read_all()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{path} can't be read: {reason(error)}") from error
 
@@ -68,12 +69,12 @@ class SplitTable:
         # The columns of a file without rows may have any type.
         with_rows = [table for table in self.tables if table.num_rows]
         table = concatenated(with_rows, str(self.files[0].parent))
-        return {name: table.column(name) for name in table.column_names}
+        return dict(zip(table.column_names, table.columns, strict=True))
 
     @cached_property
     def _starts(self) -> Rows:
         """First row of each file, and the number of rows."""
-        return np.cumsum([0, *(table.num_rows for table in self.tables)])
+        return np.cumsum([0, *map(len, self.tables)])
 
     @property
     def size(self) -> int:
@@ -145,8 +146,10 @@ def _arrow_files(path: Path) -> Mapping[str, Sequence[Path]]:
         is_arrow = path.suffix.lower() in ARROW_SUFFIXES
         return {"train": [path]} if is_arrow else {}
     if (path / _SPLITS).is_file():
-        names = _read_json(path / _SPLITS).get("splits", [])
-        return split_files.canonical_splits({str(name): _saved_files(path / str(name)) for name in names}, path)
+        saved = {}
+        for name in map(str, _read_json(path / _SPLITS).get("splits", [])):
+            saved[name] = _saved_files(path / name)
+        return split_files.canonical_splits(saved, path)
     if (path / _STATE).is_file():
         return {"train": _saved_files(path)}
     if all(split_files.is_cache(file) for file in path.rglob("*.arrow")):

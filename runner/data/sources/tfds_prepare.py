@@ -55,9 +55,8 @@ def prepare(name: str, download: bool, root: str, into: str) -> None:
         downloader.MAX_RETRIES = _RETRIES
         # One folder per builder: TFDS names what it extracts after the file, and builders share file names.
         extracted = Path(root, "downloads", "extracted", builder.name)
-        builder.download_and_prepare(
-            download_config=tfds.download.DownloadConfig(extract_dir=str(extracted), try_download_gcs=False)
-        )
+        config = tfds.download.DownloadConfig(extract_dir=str(extracted), try_download_gcs=False)
+        builder.download_and_prepare(download_config=config)
     folder = Path(into)
     features = dict(_flat(builder.info.features))
     decoders = _as_stored(builder.info.features)
@@ -106,8 +105,11 @@ def _write(examples: Sequence[Mapping[str, object]], features: Mapping[str, obje
     for name, feature in features.items():
         if isinstance(feature, tfds.features.ClassLabel):
             labels[name] = {"_type": "ClassLabel", "names": feature.names}
-    types = {name: _type_of(value, features.get(name)) for name, value in _flat(examples[0])}
-    fields = [(name, kind) for name, kind in types.items() if kind is not None]
+    fields = []
+    for name, value in _flat(examples[0]):
+        kind = _type_of(value, features.get(name))
+        if kind is not None:
+            fields.append((name, kind))
     # In the form of Hugging Face's libraries.
     schema = pa.schema(fields, {"huggingface": json.dumps({"info": {"features": labels}})})
     with pa.ipc.new_stream(path, schema) as writer:
@@ -115,10 +117,13 @@ def _write(examples: Sequence[Mapping[str, object]], features: Mapping[str, obje
             batch = [dict(_flat(examples[row])) for row in range(start, min(start + _BATCH, len(examples)))]
             columns = {}
             for name, kind in fields:
-                values = [example[name] for example in batch]
-                if not isinstance(values[0], bytes):
-                    values = [np.asarray(value).tolist() for value in values]
-                columns[name] = pa.array(values, pa.binary() if kind == pa.string() else kind).cast(kind)
+                values = []
+                for example in batch:
+                    value = example[name]
+                    if not isinstance(value, bytes):
+                        value = np.asarray(value).tolist()
+                    values.append(value)
+                columns[name] = pa.array(values, kind)
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
@@ -143,9 +148,11 @@ def main() -> None:
         prepare(**json.load(sys.stdin))
     except ConfigError as error:
         answer = {"invalid": str(error)}
+    except DownloadError as error:
+        answer = {"failed": str(error)}
     # Builders raise errors of any type.
     except Exception as error:
-        answer = {"failed": str(error) if isinstance(error, DownloadError) else f"TFDS failed ({describe(error)})"}
+        answer = {"failed": f"TFDS failed ({describe(error)})"}
     print(json.dumps(answer), flush=True)
 
 

@@ -82,8 +82,10 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
         raise invalid("dataset.tokenizer", config.tokenizer, problem=problem, fix=fix) from error
     if "train" not in stored:
         raise DataError(f"{corpus.source}: there is no text to train on, or the tokenizer drops it; check the files")
+    about = {}
     if "test" not in corpus.splits:
         stored = _with_test(stored)
+        about = {"test": "the last tenth of the text", "train": "what comes before the test"}
 
     length = config.sequence_length or LENGTH
     apart = (config.documents or APART) == APART
@@ -92,9 +94,6 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     for split, tokens in stored.items():
         splits[split] = _sequences(corpus, split, tokens, length, apart=apart)
         sizes[split] = TextSize(len(tokens.starts), len(tokens.stream))
-    about = {}
-    if "test" not in corpus.splits:
-        about = {"test": "the last tenth of the text", "train": "what comes before the test"}
     # The digest covers everything that decides the tokens of an example, so another length is other data.
     identity = json.dumps([content, vocabulary.sha256, length, apart])
     return FullDataset(
@@ -156,7 +155,6 @@ def _limit_threads() -> None:
 
 
 def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary:
-    """Reads a user's tokenizer.json."""
     _limit_threads()
     fix = "use another file, or set dataset.tokenizer=bytes"
     try:
@@ -200,12 +198,8 @@ def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabul
 
 
 def _differs_from_run(key: str, value: object, recorded: str) -> ConfigError:
-    return invalid(
-        f"dataset.{key}",
-        value,
-        problem=f"differs from what the run was trained with: {recorded}",
-        fix="use the run's own, or train a new run",
-    )
+    problem = f"differs from what the run was trained with: {recorded}"
+    return invalid(f"dataset.{key}", value, problem=problem, fix="use the run's own, or train a new run")
 
 
 def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool) -> DataSource:

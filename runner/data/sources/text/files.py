@@ -98,10 +98,11 @@ def _read_jsonl(path: Path, column: str) -> Iterator[str]:
             try:
                 content = json.loads(line)
             except (ValueError, RecursionError) as error:
-                reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-                raise DataError(
-                    f"{where}: invalid JSON ({reason}); a .jsonl file needs one object per line"
-                ) from error
+                reason = str(error)
+                if isinstance(error, RecursionError):
+                    reason = "too deeply nested"
+                problem = f"invalid JSON ({reason})"
+                raise DataError(f"{where}: {problem}; a .jsonl file needs one object per line") from error
             yield _text_field(where, content, column)
 
 

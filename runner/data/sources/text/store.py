@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,16 +44,12 @@ class StoredTokens:
 
 def tokens(folder: Path, key: object, vocabulary: Vocabulary, pieces: Callable[[], Pieces]) -> dict[str, StoredTokens]:
     """Returns the tokens of every split; encodes and stores them first if necessary."""
-
-    def read(path: Path) -> dict[str, StoredTokens] | None:
-        return _read(path, vocabulary)
-
-    def write(partial: Path) -> None:
-        _write(partial, vocabulary, pieces())
-
     identity = json.dumps([FORMAT, [key, vocabulary.sha256]], sort_keys=True)
     name = hashlib.sha256(identity.encode()).hexdigest()[:32]
-    return load_or_write(folder / "tokens" / name, _SUFFIXES, read, write, "the tokens")
+    read = partial(_read, vocabulary=vocabulary)
+    return load_or_write(
+        folder / "tokens" / name, _SUFFIXES, read, lambda path: _write(path, vocabulary, pieces()), "the tokens"
+    )
 
 
 def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | None:
