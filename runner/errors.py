@@ -33,6 +33,10 @@ class DataError(ConfigError):
     """A dataset with a mistake: it is not there, is corrupted, or does not fit the config or the rest of it."""
 
 
+class CompiledError(ConfigError):
+    """A model that was compiled, while the config has a task of its own."""
+
+
 class TrackingError(RuntimeError):
     """A tracking server or store that can't be used."""
 

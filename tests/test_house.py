@@ -122,7 +122,7 @@ BUDGET = {
     "verify": 5_180,  # design says 5,000
     "train": 3_260,
     "plan": 4_850,
-    "checkpoint": 2_820,
+    "checkpoint": 2_830,
     "tracking": 1_800,
     "engine": 10_565,
     "model": 4_140,
@@ -131,7 +131,7 @@ BUDGET = {
     "data": 6_320,
     "config": 3_775,
     "host": 1_050,
-    "files": 1_220,
+    "files": 1_225,
 }
 # Of the tests, 1,500 lines prove what is not of this package: `meshproof` and foreign steps.
 WHOLE = {"package": 58_000, "tests": 41_500, "docs": 7_000}

@@ -38,6 +38,8 @@ _STEP = re.compile(r"@(\d+|best)$", re.ASCII)
 # It needs `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
 _RESTARTS = "cluster.restarts"
 MULTIRUN = ("-m", "--multirun")
+# Added by the program to a command whose builder returns a compiled model.
+OF_COMPILE = "task=compiled"
 
 
 def folder_of(folder: str | None) -> Place:

@@ -15,14 +15,14 @@ several starts at once, one takes the lock on that folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from runner.checkpoint import runs, storage
-from runner.checkpoint.arguments import NAME, folder_of, recorded_overrides
+from runner.checkpoint.arguments import NAME, OF_COMPILE, folder_of, recorded_overrides
 from runner.checkpoint.files import DamagedError
 from runner.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.checkpoint.places import Place, place
@@ -169,7 +169,7 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
     record = previous.run.record
     if name is not None and current().broadcast(
         "whether the run has finished",
-        lambda: bool(record.get("finished")) and record["overrides"] == recorded_overrides(),
+        lambda: bool(record.get("finished")) and _is_of_this_command(record["overrides"]),
     ):
         if current().is_first:
             print(f"name={name}: the run has finished; its checkpoints are in {previous.run.folder}", flush=True)
@@ -177,6 +177,11 @@ def open_previous(config: RunConfig, content: Mapping[str, object], locks: ExitS
         raise SystemExit(EXIT_DONE)
     check_examples(previous.checkpoint, content, order_only=branches)
     return previous
+
+
+def _is_of_this_command(overrides: Sequence[str]) -> bool:
+    typed = recorded_overrides()
+    return overrides in (typed, [*typed, OF_COMPILE])
 
 
 def _find_named(name: str, folder: Place, locks: ExitStack) -> Previous | None:

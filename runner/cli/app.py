@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from runner.checkpoint import arguments as checkpoint_arguments
-from runner.checkpoint.arguments import MULTIRUN
+from runner.checkpoint.arguments import MULTIRUN, OF_COMPILE
 from runner.cli import command_line
 from runner.cli.help import completed
 from runner.cli.messages import one_line
@@ -35,12 +36,15 @@ from runner.cluster.team import ProcessError
 from runner.cluster.team import current as current_team
 from runner.config import import_path, masking, search_path
 from runner.config.compose import application, compose_command, context, each_composed, hydra_main
-from runner.config.schema import RunConfig
+from runner.config.schema import OptimizerConfig, RunConfig
+from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.config.search_path import NAME_FLAG, PRIMARY
+from runner.engine.optim import keras_classes
 from runner.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_REFUSED,
+    CompiledError,
     ConfigError,
     DataError,
     EngineError,
@@ -132,14 +136,26 @@ def run_command(command: str | Command, *, raises: bool = False) -> int:
                     job_subdir_key=None,
                     hydra_context=context(hydra, composed),
                 )
-                if ended.status == JobStatus.FAILED:
-                    # The property `return_value` would print the error before it raises it.
-                    _raise(ended._return_value, folder / LOG)
-            return EXIT_DONE
+                if ended.status != JobStatus.FAILED:
+                    return EXIT_DONE
+                # The property `return_value` would print the error before it raises it.
+                error = ended._return_value
+                takes_compile = config.engine.name == "jax" and _are_defaults(config.task, config.optimizer)
+                if not (isinstance(error, CompiledError) and takes_compile):
+                    _raise(error, folder / LOG)
         except Exception as error:
             if raises or interruption(error) is not None or isinstance(error, BrokenPipeError):
                 raise
             return _report(error, opened.arguments, with_traceback=wants_traceback)
+    print(f"note: the model is compiled, so {OF_COMPILE} takes its optimizer, loss and metrics", flush=True)
+    sys.argv.append(OF_COMPILE)
+    return run_command(command, raises=raises)
+
+
+def _are_defaults(task: TaskConfig, optimizer: OptimizerConfig) -> bool:
+    """Returns whether loss and optimizer are the defaults, which give way to those of a compiled model."""
+    has_default_loss = task.name == TaskConfig.name and task.options == asdict(ClassificationOptions())
+    return has_default_loss and optimizer == keras_classes.DEFAULT
 
 
 def _read_arguments(opened: session.Session) -> list[str]:

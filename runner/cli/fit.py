@@ -59,6 +59,7 @@ _OVERRIDES = {
     "task": "compiled",
     "task.scale_images": False,
 }
+_TO_CONTINUE = 'To continue: the same call with resume="latest"'
 _BATCH = 32  # Keras's
 
 
@@ -72,6 +73,7 @@ def fit(
     batch_size: int | None = None,
     epochs: int = 1,
     sample_weight: Any = None,
+    class_weight: Mapping[int, float] | None = None,
     callbacks: Sequence[Any] = (),
     shuffle: bool = True,
     verbose: object = "auto",
@@ -93,6 +95,7 @@ def fit(
       batch_size: over all devices; None: 32, or that of the dataset.
       epochs: passes over the examples.
       sample_weight: of the training examples.
+      class_weight: weight by class of the training examples, others 1; of one output, and without `sample_weight`.
       callbacks: of Keras, that read `logs`, as those of `trainer.callbacks`.
       shuffle: draw a new order each epoch; a `tf.data.Dataset` keeps its own.
       verbose: 0 shows no progress.
@@ -129,6 +132,7 @@ def fit(
         for split in arrays.values():
             if f"x{number}" in split:
                 split[name] = split.pop(f"x{number}")
+    targets = list(keras_data.targets(first[1]))
     rows = len(next(iter(arrays["train"].values())))
     own = {key.replace("__", "."): value for key, value in keywords.items()}
     config: dict[str, object] = {"trainer.epochs": epochs, "dataset.shuffle": shuffle}
@@ -138,7 +142,13 @@ def fit(
         rows = int(rows * (1.0 - validation_split))
         config |= {"dataset.train": f"train[:{rows}]", "dataset.test": f"train[{rows}:]"}
     elif validation_data is None:
-        config |= {"dataset.test": "train", "trainer.evaluate_every": own.get("trainer.epochs", epochs)}
+        arrays["test"] = dict(arrays["train"])
+        config["trainer.evaluate_every"] = own.get("trainer.epochs", epochs)
+    if class_weight is not None:
+        if len(targets) > 1 or SAMPLE_WEIGHT in arrays["train"]:
+            problem = "needs one output, and no sample_weight"
+            raise invalid("class_weight", class_weight, problem=problem, fix="give all weights as sample_weight")
+        arrays["train"][SAMPLE_WEIGHT] = _of_classes(arrays["train"][targets[0]], class_weight, rows)
     batch_size = _BATCH if batch_size is None else batch_size
     size = own.get("dataset.batch_size", min(batch_size, rows))
     is_even = isinstance(size, int) and size > 0 and rows % size == 0
@@ -146,7 +156,7 @@ def fit(
         "dataset.batch_size": size,
         "dataset.eval_batch_size": batch_size,
         "dataset.remainder": "drop" if is_even else "pad",
-        "task.target": list(keras_data.targets(first[1])),
+        "task.target": targets,
     }
     for weight in [split[SAMPLE_WEIGHT] for split in arrays.values() if SAMPLE_WEIGHT in split][:1]:
         config["task.example_weight"] = SAMPLE_WEIGHT
@@ -170,7 +180,8 @@ def fit(
         if runner_mesh.device_kind(on) == "cpu" and runner_mesh.size(on.axes) > 1:
             # JAX has begun with fewer devices, or with too few threads for them. Its old arrays stay readable.
             backend.clear_backends()
-        command = partial(train.run, verify=_verified, given=callbacks, ended=partial(_put_back, model))
+        ended = partial(_put_back, model)
+        command = partial(train.run, verify=_verified, given=callbacks, ended=ended, how_to_continue=_TO_CONTINUE)
         with _in_this_process():
             app.run_here(command, arguments)
 
@@ -188,6 +199,17 @@ def _content(model: Any, given: Any) -> Any:
     if not model.built:
         model(keras.tree.map_structure(lambda part: keras.KerasTensor((None, *np.shape(part)[1:])), x))
     return keras_data.named((x, y) if weight is None else (x, y, weight), "fit", weighted=True)
+
+
+def _of_classes(labels: Any, class_weight: Mapping[int, float], rows: int) -> Array:
+    """Returns the weight of each example by its class, number (N,), (N, 1) or one-hot (N, C); 1 after `rows`."""
+    labels = np.asarray(labels)
+    if labels.ndim > 1 and labels.shape[-1] > 1:
+        labels = labels.argmax(-1)
+    weights = np.ones(len(labels), np.float32)
+    for row, label in enumerate(labels.reshape(len(labels), -1)[:rows, 0]):
+        weights[row] = class_weight.get(round(float(label)), 1.0)
+    return weights
 
 
 def _clone(model: Any, values: list[Array], compiled: Mapping[str, object]) -> Any:
@@ -245,7 +267,6 @@ def _in_this_process() -> Iterator[None]:
     try:
         yield
     except Interrupted as interrupted:
-        print('To continue: the same call with resume="latest"', flush=True)
         raise KeyboardInterrupt from interrupted
     finally:
         stop.__exit__()

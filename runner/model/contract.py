@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.config.schema import ModelConfig
-from runner.errors import ConfigError
+from runner.errors import CompiledError, ConfigError
 
 # Of the model's library, which is not imported here.
 Tensor = Any
@@ -61,8 +61,8 @@ def check(
     Raises:
       ConfigError: it does.
     """
-    problems = [_model_problem(model, base)]
-    problems += map(_layer_problem, [*layers, model])
+    check_steps(model, base, config)
+    problems = list(map(_layer_problem, [*layers, model]))
     problems += [_variables_problem(model, trainable), "" if has_masks else _outputs_problem(model, masked)]
     for problem in problems:
         if problem:
@@ -70,30 +70,21 @@ def check(
 
 
 def check_steps(model: object, base: type, config: ModelConfig) -> None:
-    """Checks that a model has no training methods of its own, before it is called for the first time.
+    """Checks that a model is not compiled and has no training methods, before it is called for the first time.
 
     The call would fail for a model, such as a GAN, that computes in its own `train_step` and has no `call`.
     """
-    problem = _model_problem(model, base)
-    if problem:
-        raise ConfigError(f"model._target_={config.target}: {problem}")
-
-
-def _model_problem(model: object, base: type) -> str:
-    name = type(model).__name__
     for method in overridden(model, base):
-        return (
-            f"{name} has a {method} of its own, which a run does not call; write the loss and the metrics as a task "
-            "(task._target_), use add_loss in a layer's call, or write the method as a custom step (task=step with "
-            "engine=jax), which may have several optimizers as a GAN does"
+        raise ConfigError(
+            f"model._target_={config.target}: {type(model).__name__} has a {method} of its own, which a run does not "
+            "call; write the loss and the metrics as a task (task._target_), use add_loss in a layer's call, or write "
+            "the method as a custom step (task=step with engine=jax), which may have several optimizers as a GAN does"
         )
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        return (
-            f"the model is compiled, with optimizer {type(optimizer).__name__}, but a run takes optimizer, loss and "
-            "metrics from its config; set task=compiled for those of model.compile(...), or remove that call"
-        )
-    return ""
+        problem = f"the model is compiled, with optimizer {type(optimizer).__name__}, but the config has others"
+        fix = "leave task and optimizer at their defaults with engine=jax, set task=compiled, or remove that call"
+        raise CompiledError(f"model._target_={config.target}: {problem}; {fix}")
 
 
 def overridden(model: object, base: type, without: Collection[str] = ()) -> list[str]:

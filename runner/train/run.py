@@ -81,6 +81,7 @@ def run(
     verify: Verify,
     given: Sequence[Any] = (),
     ended: Callable[[Engine, OptimizerConfig, int], None] = lambda *_: None,
+    how_to_continue: str = "",
 ) -> None:
     """Trains, evaluates and records; the run is locked against other processes until this returns.
 
@@ -92,6 +93,7 @@ def run(
       verify: verifies it first where `trainer.verify_first` is set.
       given: callbacks beside those of `trainer.callbacks`.
       ended: takes the engine that has been trained, its optimizer's config and the number of its steps.
+      how_to_continue: line that says how to continue a run that has ended early; empty: the command that does.
 
     Raises:
       Interrupted: a signal ended the run, which is recorded as KILLED.
@@ -208,7 +210,8 @@ def run(
                 """Prints the command that continues the run, as its last line, if an exception ends it."""
                 # A sweep prints one command for all its jobs.
                 if kind is not None and to_continue and team.is_first and membership() is None:
-                    say(lines.continuing_line(to_continue.folder, config.cluster, config.name))
+                    command = lines.continuing_line(to_continue.folder, config.cluster, config.name)
+                    say(command and (how_to_continue or command))
 
             until_exit.push(print_how_to_continue)
             journal = None

@@ -9,7 +9,7 @@ from tests.nightly import nightly_except
 
 CASES = (
     *("weighted", "outputs", "batch normalization of a PyDataset", "subclass", "masked", "flags", "fsdp", "verified"),
-    *("masked, with a partial batch and weights of two dims", "resumed", "another"),
+    *("masked, with a partial batch and weights of two dims", "resumed", "another", "class weights"),
 )
 # The largest difference was 1.2e-7: sums of float32 numbers in another order.
 TOLERANCE = 2e-6
@@ -33,6 +33,7 @@ def test_what_a_run_cannot_take_is_one_line(tmp_path: Path) -> None:
         "x=ndarray: has no targets; give arrays and y",
         "validation_split=1.0: must be from 0 to below 1",
         "dataset.batch_size=0: must be",
+        "class_weight={1:2.0}: needs one output",
     ]
     for line, part in zip(lines, parts, strict=True):
         assert line.startswith(part)

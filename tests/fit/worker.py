@@ -178,6 +178,10 @@ CASES: dict[str, Case] = {
         },
         evaluated_only=("accuracy",),
     ),
+    "class weights": Case(
+        lambda: classes("adam"),
+        {"x": X, "y": CLASSES, "batch_size": 8, "class_weight": {0: 3.0, 2: 0.5}, "validation_split": 0.25},
+    ),
     "flags": Case(
         flags,
         {"x": X, "y": CLASSES[:, None] > 1, "batch_size": 8, "validation_data": (X, CLASSES[:, None] > 1)},
@@ -199,9 +203,8 @@ CASES: dict[str, Case] = {
 
 def difference(one: Any, other: Any) -> float:
     expected = np.asarray(other, np.float64)
-    return float(
-        np.max(np.abs(np.asarray(one, np.float64) - expected) / np.maximum(np.abs(expected), 1.0), initial=0.0)
-    )
+    apart = np.abs(np.asarray(one, np.float64) - expected)
+    return float(np.max(apart / np.maximum(np.abs(expected), 1.0), initial=0.0))
 
 
 def compared(case: Case) -> dict[str, float]:
@@ -211,19 +214,17 @@ def compared(case: Case) -> dict[str, float]:
     history = stock.fit(**case.data, epochs=EPOCHS, shuffle=False, verbose=0).history
     options = {"mesh": case.mesh, "shuffle": False, "tracking__writers": [], **case.only_here}
     results = runner.fit(ours, **case.data, epochs=EPOCHS, **options).results
-    found = {"weights": difference(0, 0)}
+    found = {"weights": 0.0, "optimizer": 0.0}
     for own, expected in zip(ours.weights, stock.weights, strict=True):
         found["weights"] = max(found["weights"], difference(own, expected))
-    found["optimizer"] = 0.0
     for own, expected in zip(ours.optimizer.variables, stock.optimizer.variables, strict=True):
         found["optimizer"] = max(found["optimizer"], difference(own, expected))
     for name, values in history.items():
         key = f"eval/{name.removeprefix('val_')}" if name.startswith("val_") else f"train/{name}"
         if not (key.startswith("train/") and key.removeprefix("train/") in case.evaluated_only):
             found[key] = difference(results[key], values[-1])
-    again = [
-        model.fit(**{**case.data, "epochs": 1}, shuffle=False, verbose=0).history["loss"][0] for model in (ours, stock)
-    ]
+    data = {**case.data, "epochs": 1, "shuffle": False, "verbose": 0}
+    again = [model.fit(**data).history["loss"][0] for model in (ours, stock)]
     found["fit after it"] = difference(*again)
     return found
 
@@ -266,6 +267,7 @@ def rejected() -> list[str]:
         lambda: runner.fit(compiled, X),
         lambda: runner.fit(compiled, X, CLASSES, validation_split=1.0),
         lambda: runner.fit(compiled, X, CLASSES, batch_size=0),
+        lambda: runner.fit(compiled, X, CLASSES, sample_weight=WEIGHTS, class_weight={1: 2.0}),
     ]
     lines = []
     for call in calls:
@@ -278,9 +280,6 @@ def rejected() -> list[str]:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or CASES:
-        found: Any = (
-            compared(CASES[name])
-            if name in CASES
-            else {"resumed": resumed, "another": another, "rejected": rejected}[name]()
-        )
+        others = {"resumed": resumed, "another": another, "rejected": rejected}
+        found: Any = others[name]() if name in others else compared(CASES[name])
         print(json.dumps(found), flush=True)

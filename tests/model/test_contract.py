@@ -25,7 +25,7 @@ REFUSED: Rows = [
     ("regularized", PAD, ["dataset.remainder=pad", "activity_regularizer"]),
     *(("own_step", {"options": {"method": name}}, [name, "task"]) for name in ("train_step", "test_step")),
     *(("own_step", {"options": {"method": name}}, [name, "task"]) for name in ("compute_loss", "compute_metrics")),
-    ("compiled", {}, ["SGD", "set task=compiled"]),
+    ("compiled", {}, ["SGD", "task=compiled"]),
     ("half", {}, ["layer half", "float16", "engine.precision=bfloat16"]),
     ("narrow", {}, ["narrow", "kernel", "bfloat16"]),
     ("measured", {}, ["layer measuring", "metric seen"]),

@@ -10,10 +10,10 @@ from tests import forks
 from tests.commands import ran
 
 RUN = (
-    "engine=jax model=custom model._target_=tests.task.compiled_nets.build task=compiled task.example_weight=share "
+    "engine=jax model=custom model._target_=tests.task.compiled_nets.build task.example_weight=share "
     "dataset=arrays dataset.path=data dataset.holdout=0 dataset.batch_size=12 dataset.remainder=pad "
     "dataset.shuffle=false dataset.standardize=false trainer.epochs=2 tracking=none mesh=batch4 "
-    "hydra.run.dir=run"
+    "hydra.run.dir=run name=of_compile resume=auto"
 )
 
 
@@ -30,11 +30,11 @@ def stock(folder: Path) -> dict[str, Any]:
 
 
 def test_a_run_computes_what_fit_does(folder: Path, stock: dict[str, Any]) -> None:
-    # The last batch of training and of the evaluation has padding.
-    done = ran(folder, "runner", *RUN.split())
-    assert (
-        "optimizer: Adam, learning rate 0.05, exponential schedule; loss and metrics are of the model's" in done.stdout
-    )
+    # The last batch of training and of the evaluation has padding. Task and optimizer are the config's defaults.
+    said = ran(folder, "runner", *RUN.split()).stdout
+    assert "so task=compiled takes its optimizer, loss and metrics\n" in said
+    assert "optimizer: Adam, learning rate 0.05, exponential schedule; loss and metrics are of the model's" in said
+    assert "name=of_compile: the run has finished" in ran(folder, "runner", *RUN.split()).stdout
     summary = json.loads((folder / "run" / "summary.json").read_text())
     for name, expected in stock["history"].items():
         split = "eval" if name.startswith("val_") else "train"
