@@ -20,16 +20,18 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from matplotlib.figure import Figure
 from PIL import Image
 
+from runner import figures
 from runner.cluster import launch
 from runner.host.outputs import quiet_native_log
+from runner.task import pictures
 from tests import forks, hydra_reads
 
 _BESIDE = (
@@ -63,15 +65,9 @@ def preload(library: str) -> None:
     if library != forks.JAX:
         importlib.import_module("mlflow.tensorflow")
     hydra_reads.remember(at_once=True)
-    draw = Figure.savefig
-
-    def save(figure: Figure, path: Path, **options: Any) -> None:
-        if os.environ.get(forks.DRAWN[0]) == forks.DRAWN[1]:
-            draw(figure, path, **options)
-        else:
-            Image.new("RGB", (8, 8)).save(path)
-
-    Figure.savefig = save  # type: ignore[method-assign, assignment]
+    drawing = (figures.curves, figures.against, figures.plan, figures.front, figures.examples)
+    for draw in (*drawing, pictures.confusion, pictures.segmentation, pictures.predicted):
+        setattr(sys.modules[draw.__module__], draw.__name__, partial(_draw, draw))
 
     others = {name for each in registry.ENGINES.values() for name in each.libraries} - {*entry.libraries}
 
@@ -81,6 +77,13 @@ def preload(library: str) -> None:
         load(names, without=without)
 
     loading.load = load_same
+
+
+def _draw(draw: Callable[..., None], path: Path, *given: Any, **options: Any) -> None:
+    if os.environ.get(forks.DRAWN[0]) == forks.DRAWN[1]:
+        draw(path, *given, **options)
+    else:
+        Image.new("RGB", (8, 8)).save(path)
 
 
 def serve(connection: socket.socket) -> Request:

@@ -5,18 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import image
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from runner import figures
 from runner.figures import SERIES, examples, ink, of_shard
-
-
-def size(path: Path) -> tuple[int, int]:
-    """Returns the width and height of a PNG."""
-    head = path.read_bytes()[:24]
-    assert head[1:4] == b"PNG"
-    return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
 
 
 def contrast(one: object, other: object) -> float:
@@ -50,7 +44,7 @@ def test_the_colors_of_runs_are_told_from_white_and_from_each_other() -> None:
 def test_examples_are_drawn_whatever_their_values(tmp_path: Path, channels: int) -> None:
     images = np.random.default_rng(0).normal(size=(5, 4, 4, channels))
     examples(tmp_path / "a.png", images, [("1", "")] * 5, "some")
-    width, height = size(tmp_path / "a.png")
+    height, width = image.imread(tmp_path / "a.png").shape[:2]
     assert width > height > 50
 
 

@@ -130,7 +130,8 @@ def test_a_full_disk_under_the_output_ends_no_run_and_the_record_says_what_lacks
 
 
 @pytest.mark.nightly
-def test_a_picture_that_fails_ends_neither_a_run_nor_an_evaluation(tmp_path: Path) -> None:
+def test_a_picture_that_fails_ends_no_run_or_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*forks.DRAWN)
     (tmp_path / "broken.py").write_text(BROKEN)
     own = ["dataset=custom", "dataset._target_=broken.load", "dataset.batch_size=20", "tracking=none"]
     done = run(tmp_path, *own, "dataset.holdout=0", "trainer.epochs=1")
