@@ -66,14 +66,12 @@ def log_model(
     versions = installed(("mlflow", *_LIBRARIES[plain.package], "numpy"))
     inputs, example = _inputs(served, examples)
     on_jax = plain.package == "keras"
-    ops = tf
-    as_tensor = tf.constant
-    if on_jax:
-        ops = jnp
-        as_tensor = jnp.asarray
+    # Not `tf.constant` unless it is used: naming it imports TensorFlow, which takes seconds.
+    ops = jnp if on_jax else tf
     tensors: dict[str, Tensor] = {}
     for key, spec in served.inputs.items():
-        tensors[key] = as_tensor(examples[key][:_ROWS].astype(spec.dtype))
+        rows = examples[key][:_ROWS].astype(spec.dtype)
+        tensors[key] = jnp.asarray(rows) if on_jax else tf.constant(rows)
     outputs: list[TensorSpec] = []
     for key, answer in answers(plain, served, ops, tensors).items():
         outputs.append(_answer(key, np.asarray(answer)))
