@@ -45,7 +45,7 @@ def failed(found: dict[str, Check]) -> set[str]:
     return {name for name, check in found.items() if not check.passed}
 
 
-def test_a_run_as_far_off_as_the_perturbed_runs_passes_and_every_array_is_compared() -> None:
+def test_every_array_is_compared_as_far_off_as_the_perturbed_runs_and_a_hundred_times_as_far() -> None:
     found = checks(run(4, 1e-5))
     assert failed(found) == set()
     kinds = {name: check.kind for name, check in found.items()}
@@ -58,11 +58,7 @@ def test_a_run_as_far_off_as_the_perturbed_runs_passes_and_every_array_is_compar
         "bn/mean": "statistic",
         "optimizer/m/d1/kernel": "slot",
     }
-
-
-def test_a_run_a_hundred_times_as_far_off_as_the_perturbed_runs_fails_everywhere() -> None:
-    found = checks(run(4, 1e-3))
-    assert failed(found) == {"loss", "gradient/d1/kernel", "d1/kernel", "bn/mean", "optimizer/m/d1/kernel"}
+    assert failed(checks(run(4, 1e-3))) == {name for name, kind in kinds.items() if kind != "initial"}
 
 
 def test_one_wild_entry_of_a_perturbed_run_does_not_hide_that_most_entries_are_off() -> None:
@@ -205,8 +201,8 @@ def test_arrays_that_one_side_lacks_or_has_in_another_shape_are_named() -> None:
 
 def test_ranks_are_the_largest_difference_of_that_share_of_entries() -> None:
     values = np.arange(1, 201, dtype=np.float32)
-    assert at_ranks(values, np.zeros(200, np.float32)).tolist() == [100, 180, 198, 200]
-    assert at_ranks(np.float32([3]), np.float32([1])).tolist() == [2, 2, 2, 2]
+    assert at_ranks(values).tolist() == [100, 180, 198, 200]
+    assert at_ranks(np.float32([-2])).tolist() == [2, 2, 2, 2]
 
 
 def test_the_noise_grows_with_the_root_of_the_longest_sum() -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .rounding import Array, Rounding, largest
+from .rounding import Array, Rounding, inner, largest
 
 # Each perturbed run takes as long as the single device's own run. Three, with the factor below, make a false mismatch
 # of a sound mesh rare.
@@ -166,49 +166,50 @@ def spread(single: Trajectory, runs: Iterable[Trajectory], describe: Describe) -
 
 
 def _differences(single: Trajectory, key: str, value: Array, entry: Entry) -> Array:
+    expected = single[key]
     if entry.is_loss:
-        return np.asarray(np.abs(value.astype(np.float64) - single[key]))
+        return np.asarray(np.abs(value.astype(np.float64) - expected))
+    difference = _less(value, expected)
     growth = 0.0
     if entry.kind in _SIZED:
-        growth = relative_growth(value, single[key], _movement(single, key, entry))
+        growth = relative_growth(difference, _movement(single, key, entry))
     if entry.kind == "tiny":
         # It may have no direction in which another one could be longer.
-        growth = _over(_length(value - single[key]), _length(single[key]))
-    return np.append(at_ranks(value, single[key]), abs(growth))
+        growth = _over(_length(difference), _length(expected))
+    return np.append(at_ranks(difference), abs(growth))
 
 
 def _movement(run: Trajectory, key: str, entry: Entry) -> Array:
     """Returns an array less its value before the training or step; of a gradient or slot of a training, all of it."""
-    value = run[key].astype(np.float64)
     if entry.before:
-        value -= run[entry.before]
-    return value
+        return _less(run[key], run[entry.before])
+    return run[key]
 
 
-def at_ranks(values: Array, reference: Array) -> Array:
-    """Returns the largest difference of the closest half, 90%, 99% and all of the entries; NaN counts as infinite."""
-    # In place: for large arrays, new memory takes as long as the arithmetic.
-    difference = np.subtract(values, reference, dtype=np.float64).ravel()
-    if not difference.size:
+def _less(values: Array, others: Array) -> Array:
+    """Subtracts: numbers that are near in float32 without an error, and any others with half an ulp of the result."""
+    return np.asarray(np.subtract(values, others, dtype=np.result_type(values, others, np.float32)))
+
+
+def at_ranks(values: Array) -> Array:
+    """Returns the largest magnitude of the smallest half, 90%, 99% and all of the entries; NaN counts as infinite."""
+    # NumPy sorts faster than it selects where many entries are equal, as zeros behind a ReLU. NaN is last.
+    ordered = np.abs(values.astype(np.result_type(values, np.float32), copy=False)).ravel()
+    if not ordered.size:
         return np.zeros(len(RANKS))
-    np.abs(difference, out=difference)
-    difference[np.isnan(difference)] = math.inf
-    places = [math.ceil(share * difference.size) - 1 for share in RANKS.values()]
-    difference.partition(places)
-    return difference[places]
+    ordered.sort()
+    places = [math.ceil(share * ordered.size) - 1 for share in RANKS.values()]
+    found: Array = ordered[places].astype(np.float64)
+    found[np.isnan(found)] = math.inf
+    return found
 
 
-def relative_growth(values: Array, reference: Array, along: Array) -> float:
-    """Returns by what share of `along` values are longer than the reference, in its direction; 0 where it is zero.
+def relative_growth(difference: Array, along: Array) -> float:
+    """Returns by what share of `along` a difference makes it longer, in its direction; 0 where it is zero.
 
     The noise of single entries mostly cancels in this projection, so it shows a gradient that is off by 1%.
     """
-    square = float(np.sum(np.square(along)))
-    if not square:
-        return 0.0
-    difference = np.subtract(values, reference, dtype=np.float64)
-    difference *= along
-    return float(np.sum(difference)) / square
+    return _over(inner(difference, along), inner(along, along))
 
 
 def compare(
@@ -255,7 +256,7 @@ def compare(
 
 def identical(kind: str, name: str, variable: str, step: float, expected: Array, actual: Array) -> Check:
     """Returns the check of an array that must be bitwise identical."""
-    worst = largest(actual.astype(np.float64) - expected.astype(np.float64))
+    worst = largest(_less(actual, expected))
     return Check(
         kind=kind,
         name=name,
@@ -312,40 +313,46 @@ def _compared(
     The tolerance at a rank is four times the spread there, a few ulps of the largest entry, and what follows.
     """
     is_zero = _is_remainder(entry.tiny, spread)
-    sums = rounding.noise if entry.is_sum else 0.0
+    sums = 0.0
     # Relative noise that all entries may have in common.
-    size_noise = rounding.noise if entry.is_sum else rounding.of_gradient(entry.variable)
+    size_noise = rounding.of_gradient(entry.variable)
     # Relative difference of each entry because both sides round what they store. Ranked, such differences are at most
     # the ranked entries times that. In the size of the whole array they add up at random.
-    storage = rounding.storage if entry.is_stored and not entry.is_sum else 0.0
+    storage = 0.0
+    if entry.is_sum:
+        sums = size_noise = rounding.noise
+    elif entry.is_stored:
+        storage = rounding.storage
 
     expected = reference[key]
     # Both sides began with the reference's values: movements are measured from them.
     moved = _movement(reference, key, entry)
-    *differences, growth = _differences(reference, key, actual, entry)
+    off = _less(actual, expected)
     *spread_at_ranks, spread_of_size = spread[key]
-    largest_move = largest(moved)
-    scale = largest_move or largest(expected)
+    # What a relative error of the whole array would change at each rank.
+    moves = at_ranks(moved)
+    largest_move = float(moves[-1])
+    largest_entry = largest(expected)
+    scale = largest_move or largest_entry
     length = _length(moved)
     epsilon = _epsilon(expected)
-    ulps = ULPS * epsilon * largest(expected)
+    ulps = ULPS * epsilon * largest_entry
 
-    difference = np.asarray(differences)
+    difference = at_ranks(off)
     spreads = np.asarray(spread_at_ranks)
     tolerance = FACTOR * spreads + ulps + sums * largest_move
     if storage:
-        tolerance = tolerance + storage * at_ranks(expected, np.zeros_like(expected))
-    # What a relative error of the whole array would change at each rank.
-    moves = at_ranks(moved, np.zeros_like(moved))
+        tolerance = tolerance + storage * at_ranks(expected)
 
     # What rounding leaves of terms that cancel has no direction in which another remainder could be longer: the share
     # of one in the other is a quotient of two draws, of which three runs show little. Its entries count. An array that
     # has not moved, such as a frozen weight, has no size.
     if entry.kind in _SIZED and not is_zero and largest_move:
         size_tolerance = size_noise + _over(ulps, length) + ULPS * epsilon
-        size_tolerance += storage * _over(_length(expected * (moved / length)), length)
+        if storage:
+            size_tolerance += storage * _over(_length(expected * (moved / length)), length)
         # The size is relative: in units of the scale it is printed and compared like an entry's difference.
-        difference = np.append(difference, growth * scale)
+        difference = np.append(difference, abs(relative_growth(off, moved)) * scale)
         spreads = np.append(spreads, spread_of_size * scale)
         tolerance = np.append(tolerance, (FACTOR * spread_of_size + size_tolerance + sums) * scale)
         moves = np.append(moves, scale)
@@ -361,7 +368,7 @@ def _compared(
     worst = int(np.argmax(ratios))
     apart = math.inf
     if length:
-        apart = _length(actual.astype(np.float64) - expected) / length
+        apart = _length(off) / length
     return Check(
         kind=entry.kind,
         name=key.removeprefix("final/"),
@@ -401,7 +408,7 @@ def _resolution(sizes: Array, hidden: Array) -> float:
 
 
 def _length(values: Array) -> float:
-    return math.sqrt(float(np.sum(np.square(values.astype(np.float64)))))
+    return math.sqrt(inner(values, values))
 
 
 def _epsilon(array: Array) -> float:

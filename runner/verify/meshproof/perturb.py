@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .rounding import Array, layer_sizes
+from .rounding import Array, layer_sizes, uniform
 
 # One late in the training and one early. Two, so that a gradient that is 0 by chance at one is not at both; each costs
 # a step of both sides and of every perturbed run.
@@ -37,7 +37,8 @@ def weights(values: Mapping[str, Array], share: float, rng: np.random.Generator)
     perturbed = {}
     for path, value in values.items():
         size = sizes[path] if sizes[path] > _ZERO_LAYER else _COMMON_SIZE
-        perturbed[path] = (value + share * size * rng.normal(size=value.shape)).astype(value.dtype)
+        steps = rng.standard_normal(value.shape, np.result_type(value.dtype, np.float32))
+        perturbed[path] = (value + share * size * steps).astype(value.dtype)
     return perturbed
 
 
@@ -56,6 +57,6 @@ def slots(trained: Mapping[str, Array], rng: np.random.Generator) -> dict[str, A
             low, high = _SIGNED_SLOTS
             if (value >= 0).all():
                 low, high = _POSITIVE_SLOTS
-            value = (sizes[path] * rng.uniform(low, high, value.shape)).astype(value.dtype)
+            value = uniform(sizes[path] * low, sizes[path] * high, value, rng).astype(value.dtype)
         values[path] = value
     return values

@@ -29,9 +29,9 @@ def named(tree: Tree, name: str) -> dict[str, Any]:
     return found
 
 
-def host(tree: Tree, name: str) -> Arrays:
-    """Returns copies of a pytree's arrays and numbers on the host by path, without other leaves, such as functions."""
-    return {path: _value(leaf) for path, leaf in named(tree, name).items() if is_array(leaf)}
+def host(tree: Tree, name: str, *, copied: bool = True) -> Arrays:
+    """Returns a pytree's arrays and numbers on the host by path; `copied` where a step may donate their buffers."""
+    return {path: _value(leaf, copied) for path, leaf in named(tree, name).items() if is_array(leaf)}
 
 
 def with_values(tree: Tree, values: Mapping[str, Array], name: str, device: jax.Device | None = None) -> Tree:
@@ -141,12 +141,11 @@ def _kind(leaf: object) -> str:
     return f"{jax.dtypes.canonicalize_dtype(array.dtype)}{list(array.shape)}"
 
 
-def _value(leaf: Any) -> Array:
+def _value(leaf: Any, copied: bool) -> Array:
     if is_key(leaf):
         leaf = jax.random.key_data(leaf)
-    # A copy: a step may donate the buffer. Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is
-    # told otherwise.
-    array = np.array(leaf)
+    array = np.array(leaf, copy=copied or None)
+    # Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is told otherwise.
     if array.dtype.kind in "fc":
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     return array
