@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -89,8 +90,9 @@ def run(script: str, options: VerifyConfig, folder: Path) -> None:
 
 def main() -> None:
     """Runs a script, and writes what its steps compare to, or the error, into a file."""
-    result_file, script, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    watch = Watch(steps)
+    result_file = Path(sys.argv[1])
+    script = sys.argv[2]
+    watch = Watch(steps=int(sys.argv[3]))
     sys.meta_path.insert(0, _Finder(watch))
     sys.argv = [script]
     sys.path[0] = str(Path(script).resolve().parent)
@@ -151,7 +153,7 @@ class Watch:
             self.found.append(recorder.compared())
             if name == "test":
                 raise _EnoughError
-            return model.history if result is None else result
+            return result or model.history
 
         return call
 
@@ -237,29 +239,37 @@ class Recorder:
         Raises:
           UnfitError: `meshproof` can't compare them.
         """
-        trainable = [variable.path for variable in self._model.trainable_variables]
-        run = self._training if self._name == "train" else self._evaluation
-        plain = self._plain()
-        batches = self._batches if self._name == "train" else [tuple(self._batches)]
+        run: Callable[..., Any] = self._evaluation
+        batches: list[Any] = [tuple(self._batches)]
+        steps = 0
+        gradients = None
         # JAX sorts the names of a mapping, and Keras's lists have an order of their own.
         order = list(self._state)
 
-        def step(function: Callable[..., Any], distribution: Any) -> Callable[[State, Any], tuple[State, Any]]:
-            def call(state: State, batch: Any) -> tuple[State, Any]:
+        def on(distribution: Any, take: Callable[[State, Any], Any]) -> Callable[[State, Any], Any]:
+            def call(state: State, batch: Any) -> Any:
                 with _distributed(distribution):
-                    return run(function, {path: state[path] for path in order}, batch)
+                    return take({path: state[path] for path in order}, batch)
 
             return call
 
-        assert self._function is not None
+        if self._name == "train":
+            run = self._training
+            batches = self._batches
+            steps = len(batches)
+            own = getattr(self._model.train_step, "__func__", None)
+            # What another step than Keras's takes the gradients of is not known.
+            if own is importlib.import_module(_TRAINER).JAXTrainer.train_step:
+                gradients = on(self._distribution, self._gradient()), on(None, self._gradient())
         try:
             report = meshproof.compare(
-                step(self._function, self._distribution),
-                step(plain, None),
+                on(self._distribution, partial(run, self._function)),
+                on(None, partial(run, self._plain())),
                 self._state,
                 batches,
-                parameters=trainable,
-                steps=len(batches) if self._name == "train" else 0,
+                parameters=order[: len(self._model.trainable_variables)],
+                gradients=gradients,
+                steps=steps,
             )
         except ValueError as error:
             raise UnfitError(f"can't be compared: {error}") from error
@@ -275,6 +285,21 @@ class Recorder:
         own = getattr(self._model, f"{self._name}_step")
         compiled = jax.jit(lambda state, data: own(state, data))
         return lambda state, iterator: compiled(state, next(iterator))
+
+    def _gradient(self) -> Callable[[State, Any], State]:
+        """Returns the gradients of the loss that Keras's own step takes, of the same seeds and weights of examples."""
+        import jax
+        import keras
+
+        def of_loss(state: Any, data: Any) -> Any:
+            trained, others, slots, metrics = state
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+            gradient = jax.grad(self._model.compute_loss_and_updates, has_aux=True)
+            return gradient(trained, others, metrics, x, y, weight, training=True, optimizer_variables=slots)[0]
+
+        # Each side has its own, since what JAX traces for one distribution serves any other. Weights come first.
+        compiled = jax.jit(of_loss)
+        return lambda state, batch: dict(zip(state, compiled(self._listed(state), batch), strict=False))
 
     def _training(self, function: Callable[..., Any], state: State, batch: Any) -> tuple[State, Any]:
         logs, new_state = function(self._listed(state), iter([batch]))
@@ -304,7 +329,8 @@ class _Finder(MetaPathFinder, Loader):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None:
-            self._inner, spec.loader = spec.loader, self
+            self._inner = spec.loader
+            spec.loader = self
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

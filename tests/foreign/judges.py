@@ -33,7 +33,7 @@ class Judged:
 
     Attributes:
       detects: the largest relative error that `meshproof` would not have found.
-      ratio: time of the verdict over that of the same five steps of both sides, compilation included.
+      seconds: of the verdict, compilation included.
     """
 
     name: str
@@ -72,6 +72,7 @@ def _judged(name: str, made: Made, devices: int, bug: str) -> Judged:
     import numpy as np
 
     from runner.verify import meshproof
+    from runner.verify.meshproof import trees
 
     begin = time.perf_counter()
     report = meshproof.compare(
@@ -89,18 +90,12 @@ def _judged(name: str, made: Made, devices: int, bug: str) -> Judged:
             state, outputs = step(state, batch if place_batch is None else place_batch(batch))
             curve.append(float(outputs["loss"]))
             if number == 4:
-                leaves = [
-                    leaf
-                    for leaf in jax.tree.leaves(state)
-                    if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-                ]
-                ends.append([np.asarray(leaf) for leaf in leaves])
+                ends.append([np.asarray(leaf) for leaf in jax.tree.leaves(state) if not trees.is_key(leaf)])
         curves.append(curve)
     for tolerance in TOLERANCES:
         pairs = zip(*ends, strict=True)
-        differs[f"allclose {tolerance:g}"] = not all(
-            np.allclose(a, b, rtol=tolerance, atol=tolerance) for a, b in pairs
-        )
+        near = [np.allclose(a, b, rtol=tolerance, atol=tolerance) for a, b in pairs]
+        differs[f"allclose {tolerance:g}"] = not all(near)
     differs["loss curve"] = not np.allclose(*curves, rtol=0.01, atol=0.01)
     detects = max((variable.resolution for variable in report.variables), default=float("inf"))
     first = report.first.name if report.first else ""

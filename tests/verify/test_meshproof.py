@@ -18,8 +18,8 @@ from tests.engine.jax_runs import answer
 WEIGHTS = [f"weights/{layer}/{name}" for layer in ("first", "last") for name in ("bias", "kernel")]
 SLOTS = [name.replace("weights", "velocity") for name in WEIGHTS]
 VERIFIED = [
-    *("mesh: ", "jitted, sharded as the state is", "gradients", "bfloat16 state", "bfloat16 products", "evaluation"),
-    *("one weight", "float64 of NumPy"),
+    *("mesh: ", "jitted, sharded as it is", "gradients", "bfloat16 state", "bfloat16 products", "evaluation"),
+    *("one weight", "float64 of NumPy", "a factor of 0"),
 ]
 # Case -> the variable that differs first; a loss belongs to none.
 MISMATCH = {

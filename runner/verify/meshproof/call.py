@@ -62,9 +62,9 @@ class StepReport(Report):
         for row in self.rows:
             marked = "" if row.passed else ' class="failed"'
             body.append(f"<tr{marked}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells) + "</tr>")
-        inside = (
-            f"<p>The first value inside the step that differs: {html.escape(self.inside)}</p>" if self.inside else ""
-        )
+        inside = ""
+        if self.inside:
+            inside = f"<p>The first value inside the step that differs: {html.escape(self.inside)}</p>"
         Path(path).write_text(
             _PAGE.format(
                 verdict=self.verdict,
@@ -234,7 +234,8 @@ class _Comparison:
     def _first_inside(self, side: Side, first: Check, intermediates: Both) -> str:
         """Returns the first value inside the step that differs, where a check failed first."""
         side.inside, self._reference.inside = _pair(intermediates)
-        step, start = 0, self._setup.initial
+        step = 0
+        start = self._setup.initial
         if first.name.startswith("point"):
             step, start = self._reference.starts[int(first.name.removeprefix("point").partition("/")[0])]
         actual = side.intermediates_at(start, step)

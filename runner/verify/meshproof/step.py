@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import perturb, trees
-from .by_path import are_finite, below, chosen, keyed, tiny
+from .by_path import are_finite, chosen, keyed, tiny
 from .differences import PERTURBED_RUNS, Entry, spread
 from .precision import longest_sum, lowest
 from .rounding import Rounding, gradients_with_noise, rounding_of, weights_with_noise, with_noise
@@ -208,6 +208,7 @@ class Reference(Side):
     Attributes:
       trained: float leaves that training moves, or the chosen ones.
       weights: the leaves that points move at random, and that perturbed runs add noise to.
+      frozen: other leaves that are computed with and that stay as they are; perturbed runs add noise to them, too.
       terms: of the longest sum of a step.
       arrays: of its run without noise.
       spread: differences of its perturbed runs.
@@ -217,6 +218,7 @@ class Reference(Side):
 
     trained: Sequence[str]
     weights: Sequence[str]
+    frozen: Sequence[str]
     terms: int
     rounding: Rounding
     arrays: Arrays
@@ -242,8 +244,13 @@ class Reference(Side):
         if setup.steps:
             candidates = self.trained
         self._traces = _traces(self)
-        self.weights = _read_by_outputs(self, candidates, compiled=bool(self._traces))
-        self._find_points(below("final", arrays), moved)
+        final = {path: arrays[f"final/{path}"].astype(value.dtype) for path, value in setup.initial.items()}
+        # At the end of the training: where it begins, nothing depends on what is multiplied by a weight of 0, as one
+        # half of LoRA's kernels is by the other.
+        read = _read_by_outputs(self, final, compiled=bool(self._traces))
+        self.weights = [path for path in candidates if path in read] or candidates
+        self.frozen = [path for path in read if path not in changed and path not in self.weights]
+        self._find_points(final, moved)
         self._training = arrays
 
     def perturb_for(self, step: Side) -> None:
@@ -336,15 +343,16 @@ class Reference(Side):
         batch = self.batch(number, self._noisy_batch(number, noise))
         used = self._noisy_weights(state, noise)
         new_state, found = self.called(self.placed(used), batch)
-        end = trees.host(new_state, "state")
+        end = trees.host(new_state, "state", copied=False)
         outputs = trees.host(found, "output")
         if noise is None:
             return end, outputs
         for path in self.weights:
-            change = np.subtract(end[path], used[path], dtype=np.float64)
+            before = state[path]
+            change = np.subtract(end[path], used[path], dtype=np.result_type(before, np.float32))
             change = with_noise(change, self.rounding.noise, noise)
-            change += state[path]
-            end[path] = change.astype(state[path].dtype)
+            change += before
+            end[path] = change.astype(before.dtype, copy=False)
         for path, value in outputs.items():
             if trees.is_float(value):
                 outputs[path] = np.asarray(with_noise(value, self.rounding.noise, noise))
@@ -377,13 +385,18 @@ class Reference(Side):
     def _noisy_weights(self, values: Arrays, noise: Noise) -> Arrays:
         if noise is None:
             return dict(values)
-        return values | weights_with_noise(chosen(values, self.weights), self.rounding.noise, noise)
+        numbers = self._noisy_numbers(chosen(values, self.frozen), noise)
+        return values | weights_with_noise(chosen(values, self.weights), self.rounding.noise, noise) | numbers
 
     def _noisy_batch(self, number: int, noise: Noise) -> Arrays:
-        """Returns a batch with noise on its numbers; labels, counts and bytes that are stored as floats stay."""
-        values = dict(self.setup.host_batches[number])
+        return self._noisy_numbers(self.setup.host_batches[number], noise)
+
+    def _noisy_numbers(self, arrays: Arrays, noise: Noise) -> Arrays:
+        """Returns arrays with noise on their numbers; labels, counts and masks that are stored as floats stay."""
+        values = dict(arrays)
         for path, value in values.items():
-            if noise is not None and trees.is_float(value) and not np.array_equal(value, np.round(value)):
+            is_number = trees.is_float(value) and not np.isinf(value).any()
+            if noise is not None and is_number and not np.array_equal(value, np.round(value)):
                 values[path] = with_noise(value, self.rounding.noise, noise)
         return values
 
@@ -424,7 +437,7 @@ def _changes(before: Arrays, after: Arrays) -> Arrays:
     changes = {}
     for path, value in before.items():
         if trees.is_float(value):
-            changes[path] = np.subtract(after[path], value, dtype=np.float64).astype(np.float32)
+            changes[path] = np.subtract(after[path], value, dtype=np.result_type(value, np.float32)).astype(np.float32)
     return changes
 
 
@@ -471,9 +484,9 @@ def outputs_of(side: Side) -> Arrays:
     return outputs
 
 
-def _functional(side: Side) -> tuple[Callable[..., Any], list[Any]]:
-    """Returns a step as a function of the state's and the batch's arrays alone, and these."""
-    leaves, structure = jax.tree.flatten((side.placed(side.setup.initial), side.batch(0)))
+def _functional(side: Side, values: Arrays) -> tuple[Callable[..., Any], list[Any]]:
+    """Returns a step as a function of the state's and the batch's arrays alone, and these, for a state of values."""
+    leaves, structure = jax.tree.flatten((side.placed(values), side.batch(0)))
     arrays = {place: leaf for place, leaf in enumerate(leaves) if trees.is_array(leaf)}
 
     def function(*values: Any) -> Any:
@@ -487,19 +500,19 @@ def _functional(side: Side) -> tuple[Callable[..., Any], list[Any]]:
 
 def _traces(side: Side) -> list[Any]:
     """Returns the trace of a step; none: it is no function that JAX can trace."""
-    function, arrays = _functional(side)
+    function, arrays = _functional(side, side.setup.initial)
     try:
         return [jax.make_jaxpr(function)(*arrays).jaxpr]
     except Exception:
         return []  # a step of Python numbers, say; its sums are guessed from the batch
 
 
-def _read_by_outputs(side: Side, candidates: Sequence[str], *, compiled: bool) -> Sequence[str]:
-    """Returns the candidates on which the outputs depend: weights, and not an optimizer's slots.
+def _read_by_outputs(side: Side, values: Arrays, *, compiled: bool) -> list[str]:
+    """Returns the leaves on which the outputs depend at a state of values: weights, and not an optimizer's slots.
 
-    If there are none, or JAX can't differentiate the outputs, all are taken for weights.
+    None if JAX can't differentiate the outputs.
     """
-    function, arrays = _functional(side)
+    function, arrays = _functional(side, values)
     floats = {}
     for place, array in enumerate(arrays):
         if not trees.is_key(array) and trees.is_float(np.asarray(array)):
@@ -519,11 +532,11 @@ def _read_by_outputs(side: Side, candidates: Sequence[str], *, compiled: bool) -
     try:
         gradients = gradient(list(floats.values()))
     except Exception:
-        return candidates
+        return []
     # The state's arrays come first, those of the batch after them.
     paths = dict(enumerate(side.setup.initial))
     found = []
     for place, gradient in zip(floats, gradients, strict=True):
-        if paths.get(place) in candidates and np.asarray(gradient).any():
+        if place in paths and np.asarray(gradient).any():
             found.append(paths[place])
-    return found or candidates
+    return found
