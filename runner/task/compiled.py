@@ -109,7 +109,8 @@ class Compiled(OfUser):
     def settle(self, results: Mapping[str, Tensor]) -> None:
         """Settles the metrics by those of a trace. Raises ConfigError for one that a run can't have."""
         assert self.compile is not None
-        metrics, loss = self.compile.metrics, self.compile.loss
+        metrics = self.compile.metrics
+        loss = self.compile.loss
         unweighted = [one for each in (metrics._flat_metrics if metrics else ()) if each for one in each.metrics]
         of_outputs = loss.metrics if loss else []
         made = [*(metrics.metrics if metrics else ()), *of_outputs]
