@@ -66,12 +66,15 @@ def log_model(
     versions = installed(("mlflow", *_LIBRARIES[plain.package], "numpy"))
     inputs, example = _inputs(served, examples)
     on_jax = plain.package == "keras"
-    # Not `tf.constant` unless it is used: naming it imports TensorFlow, which takes seconds.
-    ops = jnp if on_jax else tf
+    if on_jax:
+        ops = jnp
+        as_tensor = jnp.asarray
+    else:  # only here: naming `tf.constant` imports TensorFlow, which takes seconds
+        ops = tf
+        as_tensor = tf.constant
     tensors: dict[str, Tensor] = {}
     for key, spec in served.inputs.items():
-        rows = examples[key][:_ROWS].astype(spec.dtype)
-        tensors[key] = jnp.asarray(rows) if on_jax else tf.constant(rows)
+        tensors[key] = as_tensor(examples[key][:_ROWS].astype(spec.dtype))
     outputs: list[TensorSpec] = []
     for key, answer in answers(plain, served, ops, tensors).items():
         outputs.append(_answer(key, np.asarray(answer)))
