@@ -140,9 +140,13 @@ def _check_options(override: Override, text: str) -> None:
 def _check_spaces(overrides: Sequence[str]) -> None:
     """Rejects `mesh = batch8`, which is three arguments, each of which would be another mistake."""
     for before, text, after in zip(["", *overrides], overrides, [*overrides[1:], ""], strict=False):
-        parts = [before, text, after if text == "=" else ""]
-        if not text.startswith("="):
-            parts = [text, after if text.endswith("=") and "=" not in after else ""]
+        parts = [text]
+        if text == "=":
+            parts = [before, text, after]
+        elif text.startswith("="):
+            parts = [before, text]
+        elif text.endswith("=") and "=" not in after:
+            parts = [text, after]
         typed = " ".join(filter(None, parts))
         if typed != text:
             raise ConfigError(f"{short(typed)}: has a space beside the =; write {short(''.join(parts))}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_origin
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -79,8 +79,9 @@ def _of_hydra(text: str, arguments: Sequence[str]) -> str:
         # Of a group whose value is not a name, Hydra names neither.
         if is_group(key) and value not in search_path.options(key):
             fix = _option_fix(key, value, f"leave {key} out to get the default", arguments)
-            problem = "must be the name of an option" if text.startswith("Config group override") else text
-            return f"{short(argument)}: {problem}; {fix}"
+            if text.startswith("Config group override"):
+                text = "must be the name of an option"
+            return f"{short(argument)}: {text}; {fix}"
         name = key.rpartition(".")[2]
         if f"'{name}'" in text or re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text):
             return f"{short(argument)}: {text}"
@@ -100,43 +101,69 @@ def _unknown_option(file: str, options: Sequence[str], arguments: Sequence[str])
     """Returns the message of an option of a group that has no file, as `mesh/batch9`."""
     if "/" not in file:
         return f"--config-name {file}: no such config; remove it, or name the folder that has it with --config-dir"
-    typed = [argument for argument in arguments if argument.lstrip("+~").replace("=", "/", 1) == file]
-    group, _, option = (typed or ["=".join(file.rsplit("/", 1))])[0].lstrip("+~").partition("=")
-    names = [name for name in options if name] or search_path.options(group)
+    group, _, option = file.rpartition("/")
+    for argument in arguments:
+        override = argument.lstrip("+~")
+        if override.replace("=", "/", 1) == file:
+            group, _, option = override.partition("=")
+            break
+    names = list(filter(None, options)) or search_path.options(group)
     fix = _option_fix(group, option, _SEE_HELP.format(group), arguments)
     return f"{short(f'{group}={option}')}: unknown option (options of {group}: {listed(sorted(names))}); {fix}"
 
 
 def _unknown_key(key: str, argument: str, config: DictConfig, arguments: Sequence[str]) -> str:
     """Returns the message of a key that the config lacks, with what to type in place of the argument."""
-    known = [path for path in key_paths(config) if key.startswith("hydra.") or not path.startswith("hydra")]
-    known = [path for path in known if not key.startswith(f"{path}.")]
     parent, _, name = key.rpartition(".")
-    siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == parent]
-    options = search_path.options(parent) if parent else []
-    with_key = [option for option in options if name in search_path.readable_content_of(f"{parent}/{option}")]
+    known: dict[str, str] = {}
+    siblings = []
+    for path in key_paths(config):
+        is_of_hydra = path.startswith("hydra") and not key.startswith("hydra.")
+        if not is_of_hydra and not key.startswith(f"{path}."):
+            above, _, last = path.rpartition(".")
+            known[path] = last
+            if above == parent:
+                siblings.append(last)
+    title = "groups"
+    with_key = []
+    if parent:
+        title = f"keys of {parent}"
+        options = search_path.options(parent)
+        with_key = [option for option in options if name in search_path.readable_content_of(f"{parent}/{option}")]
     _, equals, value = argument.partition("=")
-    found: str | None = suggestions.for_key(name, value)
+    found = suggestions.for_key(name, value)
     if with_key and (not found or key_of(found) == key):
-        # To replace an option that the user chose is no fix: it has keys that the other one lacks.
-        is_chosen = any(key_of(one) == parent for one in arguments)
         owners = f"{parent}={' or '.join(with_key)}"
         verb = "has" if len(with_key) == 1 else "have"
-        fix = f"only {owners} {verb} it" if is_chosen else f"set {owners}, which {verb} it"
+        fix = f"set {owners}, which {verb} it"
+        # To replace an option that the user chose is no fix: it has keys that the other one lacks.
+        if parent in map(key_of, arguments):
+            fix = f"only {owners} {verb} it"
     else:
-        if not found:
-            sibling = nearest(name, siblings)
-            close = [f"{parent}.{sibling}"] if parent and sibling else []
-            same_name = [path for path in known if path.rpartition(".")[2] == name]
-            # Keys of one group are alike by its name alone.
-            alike = [path for path in known if nearest(name, [path.rpartition(".")[2]])]
-            any_other = nearest(key, [path for path in alike if "_target_" not in path])
-            near = next(filter(None, (*close, *same_name, any_other)), None)
+        near = _nearest_key(key, known, siblings)
+        if not found and near:
             # What is typed below a misspelled mapping stays: mesh.axis.batch=8.
-            found = near and f"{near}{key_of(argument).removeprefix(key)}{equals}{value}"
-        fix = _key_fix(found, argument, arguments) if found else _SEE_HELP.format(parent).rstrip()
-    title = f"keys of {parent}" if parent else "groups"
+            found = f"{near}{key_of(argument).removeprefix(key)}{equals}{value}"
+        fix = _SEE_HELP.format(parent).rstrip()
+        if found:
+            fix = _key_fix(found, argument, arguments)
     return f"{argument}: unknown key ({title}: {listed(sorted(siblings))}); {fix}"
+
+
+def _nearest_key(key: str, known: Mapping[str, str], siblings: Sequence[str]) -> str | None:
+    """Returns the key that is meant by one that the config lacks; `known` are its own, each with its last part."""
+    parent, _, name = key.rpartition(".")
+    sibling = nearest(name, siblings)
+    if parent and sibling:
+        return f"{parent}.{sibling}"
+    alike = []
+    for path, known_name in known.items():
+        if known_name == name:
+            return path
+        # Keys of one group are alike by its name alone.
+        if "_target_" not in path and nearest(name, [known_name]):
+            alike.append(path)
+    return nearest(key, alike)
 
 
 def _fix_of(suggestion: str, argument: str, arguments: Sequence[str]) -> str:
@@ -168,7 +195,6 @@ def _key_fix(suggestion: str, argument: str, arguments: Sequence[str]) -> str:
 
 
 def _option_fix(group: str, option: str, otherwise: str, arguments: Sequence[str]) -> str:
-    """Returns what to type for an option that its group lacks."""
     found, fix = suggestions.for_option(group, option)
     if found and "?" in fix:
         fix = f"{fix} {_fix_of(found, f'{group}={option}', arguments)}".rstrip()

@@ -25,9 +25,10 @@ def load(size: int, arms: int, noise: float, seed: int) -> dict[str, Arrays]:
     angle = 4.0 * radius + 2.0 * np.pi * label / arms
     point = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     point += draw.normal(0.0, noise, point.shape)
-    arrays = {"point": point.astype(np.float32), "label": label.astype(np.int32)}
+    point = point.astype(np.float32)
+    label = label.astype(np.int32)
     test = size // 5
     return {
-        "train": {name: array[test:] for name, array in arrays.items()},
-        "test": {name: array[:test] for name, array in arrays.items()},
+        "train": {"point": point[test:], "label": label[test:]},
+        "test": {"point": point[:test], "label": label[:test]},
     }
