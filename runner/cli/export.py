@@ -115,8 +115,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         for name, differences in compared.items():
             if not differences:
                 rows.append((name, "not compared: each call draws random numbers again"))
-            for answer, difference in differences.items():
-                rows.append((f"{name}, {answer}", str(difference)))
+            rows += [(f"{name}, {answer}", str(difference)) for answer, difference in differences.items()]
         console.print(result_table(rows))
         raise_if_different(compared)
         left_out = []
@@ -136,13 +135,13 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (unfinished / RECORD).write_text(json.dumps(record, indent=1, default=asdict) + "\n")
         (folder / RECORD).write_text(json.dumps(record | {"folder": str(target)}, indent=1, default=asdict) + "\n")
         shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
-        if data.vocabulary is not None and data.vocabulary.tokenizer:
-            (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
+        vocabulary = data.vocabulary
+        if vocabulary is not None and vocabulary.tokenizer:
+            (unfinished / TOKENIZER).write_text(vocabulary.tokenizer_json(), "utf-8")
     for name in (SAVED_MODEL, KERAS_FILE, TOKENIZER):
         if (target / name).exists():
             console.print_lines([str(target / name)])
-    for line in left_out:
-        console.print_lines([f"left out {line}"])
+    console.print_lines([f"left out {line}" for line in left_out])
     figures: dict[str, float] = {}
     for name, difference in next(iter(compared.values())).items():
         if not difference.exact:
@@ -206,10 +205,9 @@ class WeightsInUse(Mapping[str, Array]):
         self._state = state
 
     def __getitem__(self, path: str) -> Array:
+        """Returns a variable's whole array."""
         average = ema_path(path)
-        if average in self._state:
-            return self._state[average]
-        return self._state[path]
+        return self._state[average if average in self._state else path]
 
     def __iter__(self) -> Iterator[str]:
         return filter(is_variable, self._state)
@@ -223,10 +221,7 @@ def raise_if_different(compared: Mapping[str, Mapping[str, Difference]]) -> None
     if not compared:
         raise EngineError("the export has nothing that loads without the builder's code; install tensorflow")
     for name, differences in compared.items():
-        unequal = []
-        for answer, difference in differences.items():
-            if not difference.equal:
-                unequal.append(f"{answer} ({difference})")
+        unequal = [f"{answer} ({difference})" for answer, difference in differences.items() if not difference.equal]
         if unequal:
             raise EngineError(
                 f"{name} differs from the run: {', '.join(unequal)}; floats must agree to {TOLERANCE:g} of the "

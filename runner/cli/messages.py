@@ -172,7 +172,8 @@ def _fix_of(suggestion: str, argument: str, arguments: Sequence[str]) -> str:
     suggested = re.split(r" (?=[\w./]+=)", suggestion)
     try:
         convert(compose([*typed, *short_keys.arranged(suggested)]))
-    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+    # Of a group's number (layout=8), Hydra raises a ValueError; so is a ConfigError.
+    except (ValueError, HydraException, OmegaConfBaseException) as error:
         line = one_line(error, suggested)
         # Only the value is wrong, so that one suggestion has both: the key and a value that it takes.
         value = re.fullmatch(rf"{re.escape(suggested[-1])}: .*; did you mean ([^ =]+)\?", line)

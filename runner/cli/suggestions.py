@@ -29,10 +29,8 @@ def for_key(name: str, value: str) -> str:
     'optimizer.learning_rate=0.1'
     """
     value = {"bf16": "bfloat16", "fp32": "float32"}.get(value, value)
-    for names, row in _tables()["keys"].items():
-        if name in names.split():
-            return row.replace("<value>", value)
-    return ""
+    found = [row for names, row in _tables()["keys"].items() if name in names.split()]
+    return found[0].replace("<value>", value) if found else ""
 
 
 def for_option(group: str, option: str) -> tuple[str, str]:
@@ -69,11 +67,8 @@ def _foreign(group: str, option: str) -> str:
             break
     if group == "optimizer" and not found:
         name = name.rpartition(".")[2]
-        classes = dict(zip(map(str.lower, CLASSES), CLASSES, strict=True))
-        if name in names:
-            found = f"optimizer={name}"
-        elif name in classes:
-            found = f"optimizer=keras optimizer.class_name={classes[name]} engine=jax"
+        classes = {own.lower(): f"optimizer=keras optimizer.class_name={own} engine=jax" for own in CLASSES}
+        found = f"optimizer={name}" if name in names else classes.get(name, "")
     again, _, value = found.partition("=")
     is_absent = again == group and value != option and " " not in value and value not in names
     return _foreign(group, value) if is_absent else found

@@ -36,6 +36,7 @@ ROWS: list[tuple[str, ...]] = [
     ("trainer.early_stopping.monitor=val_loss", "patience); did you mean trainer.early_stopping.metric=eval/loss?"),
     ("dataset=arrays  dataset.augment.flip=up", "dataset.augment.flip=up", "invalid literal"),
     ("+nosuch=1", "nosuch=1", "groups are engine, mesh"),
+    ("layut=8", "layut=8: unknown key", "did you mean layout=8? leave layout out to get the default"),
     ("layout.rules.0.match=x", "layout.rules.0.match=x", "layout.rules is a list"),
     ("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden=[3]?"),
     # The grammar of overrides, and types.

@@ -95,10 +95,7 @@ def test_a_grid_is_every_combination_and_leaves_the_other_words_as_typed() -> No
     [
         (["hydra.launcher.max_parallel=0"], "hydra.launcher.max_parallel=0: must be at least 1"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: must be at least 1"),
-        (
-            ["hydra/sweeper=optuna", "+hydra.sweeper.prune=true"],
-            "hydra.sweeper.prune: unknown key (hydra.sweeper has",
-        ),
+        (["hydra/sweeper=optuna", "+hydra.sweeper.prune=true"], "hydra.sweeper.prune: unknown key (hydra.sweeper has"),
         (["hydra/sweeper=optuna", "hydra.sweeper.storage=x.db"], "hydra.sweeper.storage=x.db: must be the URI of a"),
         (["+hydra.launcher._target_=a.Launcher"], "hydra.launcher._target_: unknown key"),
         (["trainer.epochs=interval(1,3)"], "trainer.epochs=interval(1,3): a grid needs values"),
