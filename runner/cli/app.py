@@ -40,6 +40,7 @@ from runner.config.schema import OptimizerConfig, RunConfig
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.config.search_path import NAME_FLAG, PRIMARY
 from runner.engine.optim import keras_classes
+from runner.engine.registry import ENGINES
 from runner.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -140,7 +141,7 @@ def run_command(command: str | Command, *, raises: bool = False) -> int:
                     return EXIT_DONE
                 # The property `return_value` would print the error before it raises it.
                 error = ended._return_value
-                takes_compile = config.engine.name == "jax" and _are_defaults(config.task, config.optimizer)
+                takes_compile = ENGINES[config.engine.name].full and _are_defaults(config.task, config.optimizer)
                 if not (isinstance(error, CompiledError) and takes_compile):
                     _raise(error, folder / LOG)
         except Exception as error:
