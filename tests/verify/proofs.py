@@ -116,11 +116,18 @@ def on_mesh(bug: str = "") -> Callable[[State, Tree], tuple[State, Tree]]:
     specs = (PartitionSpec(), PartitionSpec("data"))
     shard = jax.shard_map(part, mesh=MESH, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
 
+    whole = {"mesh": MESH, "in_specs": PartitionSpec(), "out_specs": PartitionSpec(), "check_vma": False}
+
+    def stale(new: Tree, old: Tree) -> Tree:
+        return jax.tree.map(lambda n, o: jnp.where(jax.lax.axis_index("data") == 2, o, n), new, old)
+
     def step(state: State, batch: Tree) -> tuple[State, Tree]:
         summed, loss = shard(state, batch)
         new = update(state, summed, jax.random.split(state.key)[0])
         if bug == "a stale slot":
             new = new._replace(velocity=state.velocity)
+        if bug == "one device is not updated":
+            new = new._replace(velocity=jax.shard_map(stale, **whole)(new.velocity, state.velocity))
         if bug == "the same key again":
             new = new._replace(key=state.key)
         return new, {"loss": loss}
@@ -185,7 +192,7 @@ def adapted(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
 
 BUGS = (
     *("", "no sum over the devices", "one leaf is not summed", "one leaf is 1% too large", "padding counts"),
-    *("another key on each device", "a stale slot", "the same key again"),
+    *("another key on each device", "a stale slot", "the same key again", "one device is not updated"),
 )
 
 
@@ -220,6 +227,8 @@ def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
     yield "no movement", lambda: compare(lambda s, b: (s, reference(s, b)[1]))
     yield "no fit", lambda: compare(reference, lambda s, b: reference(s, b | {"x": b["x"][:, :2]}))
     yield "no batches", lambda: compare(reference, given=[])
+    yield "one batch", lambda: compare(reference, given=batches()[0])
+    yield "15 rows", lambda: compare(reference, given=batches(15), **split)
     yield "no parameters", lambda: compare(reference, parameters="nothing")
 
 

@@ -30,6 +30,7 @@ MISMATCH = {
     "mesh: another key on each device": [""],
     "mesh: a stale slot": SLOTS,
     "mesh: the same key again": ["key"],
+    "mesh: one device is not updated": SLOTS,
     "gradients, wrong": WEIGHTS,
     "bfloat16 products, wrong": [*SLOTS, ""],
     "evaluation, partial batch wrong": ["outputs/loss of batch 2", "outputs/loss of batch 3"],
@@ -37,16 +38,18 @@ MISMATCH = {
 }
 # Case -> parts of its sentence.
 REFUSED = {
-    "another structure": "the step's new state has no weights/",
+    "another structure": "the step's new state has weights/bias, and no weights/",
     "another shape": "the step's new state has velocity/first/bias as float32[1], not float32[8]",
     "another dtype": "as bfloat16[8], not float32[8]",
     "no pair": "the step returns State, not a pair (new_state, outputs)",
-    "other outputs": "the step's outputs are not those of the reference: one has no loss",
+    "other outputs": "the step's outputs are not those of the reference: one has accuracy, and no loss",
     "random": "the step is not deterministic: two calls with the same state and batch differ in loss",
     "NaN": "is NaN or Inf after step 1",
     "no movement": "no float leaf of the state moves in 5 steps of the step",
     "no fit": "the reference fails on the given state and batch: TypeError: dot_general",
     "no batches": "batches is empty",
+    "one batch": "batches is one batch; give a list of batches",
+    "15 rows": "place_batch fails: IndivisibleError: ",
     "no parameters": "parameters selects none of the state's float leaves, such as weights/",
 }
 
@@ -132,5 +135,5 @@ def test_the_wheel_has_every_module_and_its_readme_runs_with_jax_alone(tmp_path:
     place = {"PYTHONPATH": str(tmp_path / "installed"), "JAX_PLATFORMS": "cpu"}
     program = [sys.executable, "-P", "-c", example]
     done = subprocess.run(program, env=os.environ | place, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "\nverified: 5 steps on the mesh match one device; 2 of 2 variables are sensitive" in done.stdout
+    assert "\nverified: 5 steps on 4 devices match one device; 2 of 2 variables are sensitive" in done.stdout
     assert done.stdout.endswith("[]\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from . import trees
 from .differences import FROM_THE_START, MORE_RUNS, PERTURBED_RUNS, Check, Entry
@@ -29,9 +30,11 @@ class StepReport(Report):
 
     Attributes:
       inside: with `intermediates`, the first of them that differs in the first step that differs; else empty.
+      unequal: leaves and outputs of which devices have different copies, though they are to be the same.
     """
 
     inside: str = ""
+    unequal: tuple[str, ...] = ()
 
     @property
     def subject(self) -> str:
@@ -46,14 +49,19 @@ class StepReport(Report):
             cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False)]
             cells += [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
             lines.append("  ".join(cells).rstrip())
-        return "\n".join(filter(None, [*lines, self.line(), self._inside(), self.basis()]))
+        return "\n".join([*lines, self.line(), *self._notes(), self.basis()])
 
-    def _inside(self) -> str:
-        return f"the first value inside the step that differs: {self.inside}" if self.inside else ""
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.inside:
+            notes.append(f"the first value inside the step that differs: {self.inside}")
+        if self.unequal:
+            notes.append(f"devices have different copies of: {', '.join(self.unequal)}")
+        return notes
 
     def to_dict(self) -> dict[str, object]:
         """Returns everything as plain values, which JSON can write."""
-        return self.content() | {"inside": self.inside or None}
+        return self.content() | {"inside": self.inside or None, "unequal": list(self.unequal)}
 
     def to_html(self, path: str | Path) -> None:
         """Writes one file without scripts or links: the verdict, the table and where the tolerance comes from."""
@@ -62,14 +70,12 @@ class StepReport(Report):
         for row in self.rows:
             marked = "" if row.passed else ' class="failed"'
             body.append(f"<tr{marked}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells) + "</tr>")
-        inside = ""
-        if self.inside:
-            inside = f"<p>The first value inside the step that differs: {html.escape(self.inside)}</p>"
+        notes = [f"<p>{html.escape(note)}</p>" for note in self._notes()]
         Path(path).write_text(
             _PAGE.format(
                 verdict=self.verdict,
                 line=html.escape(self.line()),
-                inside=inside,
+                notes="".join(notes),
                 head=head,
                 body="\n".join(body),
                 basis=html.escape(self.basis()),
@@ -87,7 +93,7 @@ th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px sol
 td:nth-child(n+4), th:nth-child(n+4) {{ text-align: right }}
 .failed {{ color: #b00020; font-weight: 600 }}
 </style>
-<h1>{verdict}</h1><p>{line}</p>{inside}
+<h1>{verdict}</h1><p>{line}</p>{notes}
 <table><thead><tr>{head}</tr></thead><tbody>
 {body}
 </tbody></table><p>{basis}</p></html>
@@ -194,6 +200,8 @@ class _Comparison:
         steps: int | None,
         seed: int,
     ) -> None:
+        if isinstance(batches, Mapping):
+            raise ValueError("batches is one batch; give a list of batches")
         given = list(batches)
         if not given:
             raise ValueError("batches is empty; give at least one batch")
@@ -203,33 +211,42 @@ class _Comparison:
         self._reference = Reference(
             self._setup, "reference", reference, gradients=of_reference, device=jax.local_devices()[0]
         )
-        self._expected: Arrays = {}
+        self._expected: Arrays | None = None  # outputs of its first step, once it is prepared
 
     def with_step(self, step: Step, place: Place | None, place_batch: Place | None, intermediates: Both) -> StepReport:
         """Returns how a step compares."""
         side = Side(self._setup, "step", step, self._of_step, place, place_batch)
         reference = self._reference
-        if not self._expected:
+        outputs = outputs_of(side)
+        if self._expected is None:
             self._expected = outputs_of(reference)
             reference.prepare(self._parameters)
-        problem = trees.difference_of(self._expected, outputs_of(side), "output")
+        problem = trees.difference_of(self._expected, outputs, "output")
         if problem:
             raise ValueError(f"the step's outputs are not those of the reference: one {problem}")
         reference.perturb_for(side)
-        actual = side.run()
-        check_training(side, actual)
-        for number, (at_step, start) in reference.starts.items():
-            actual |= side.at(number, at_step, start)
-        actual = reference.compared(actual)
-        report = self._report(actual)
+        actual = self._computed(side)
+        report = self._report(side, actual, reference.spread)
+        if side.unequal and report.first is None:
+            # Of unequal copies the smaller and the larger numbers are compared, so that no wrong one is left out.
+            side.merge = np.maximum
+            actual = self._computed(side)
+            report = self._report(side, actual, reference.spread)
         kinds = {check.kind for check in report.failed}
         if kinds and kinds <= FROM_THE_START:
             # A weight may start at a kink that three runs do not cross, and the mesh does.
-            reference.train_again(range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS))
-            report = self._report(actual)
+            wider = reference.wider_spread(range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS))
+            report = self._report(side, actual, wider)
         if report.first is None or intermediates is None:
             return report
         return replace(report, inside=self._first_inside(side, report.first, intermediates))
+
+    def _computed(self, side: Side) -> Arrays:
+        arrays = side.run()
+        check_training(side, arrays)
+        for number, (step, start) in self._reference.starts.items():
+            arrays |= side.at(number, step, start)
+        return self._reference.compared(arrays)
 
     def _first_inside(self, side: Side, first: Check, intermediates: Both) -> str:
         """Returns the first value inside the step that differs, where a check failed first."""
@@ -244,10 +261,17 @@ class _Comparison:
         checks = compare_arrays(expected, widest, actual, rounding, lambda path: Entry("output", path, 0.0))
         return next((check.name for check in checks if not check.passed), "")
 
-    def _report(self, actual: Arrays) -> StepReport:
+    def _report(self, side: Side, actual: Arrays, spread: Arrays) -> StepReport:
         reference = self._reference
-        checks = compare_arrays(reference.arrays, reference.spread, actual, reference.rounding, reference.describe)
-        return StepReport(tuple(checks), self._setup.steps, "the mesh", reference.terms, reference.rounding)
+        checks = compare_arrays(reference.arrays, spread, actual, reference.rounding, reference.describe)
+        mesh = f"{len(side.devices)} devices"
+        if len(side.devices) < 2:
+            mesh = "one device (are place and place_batch missing?)"
+        elif not side.is_sharded:
+            mesh += ", each with the whole state and batch (is place_batch missing?),"
+        return StepReport(
+            tuple(checks), self._setup.steps, mesh, reference.terms, reference.rounding, unequal=tuple(side.unequal)
+        )
 
 
 def _pair(both: Both) -> tuple[Function | None, Function | None]:

@@ -13,7 +13,7 @@ Arrays of a run, by key: `initial/<leaf>`, `final/<leaf>`; of the first step `st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -86,6 +86,10 @@ class Side:
       place_batch: the same of a batch.
       device: of the reference.
       inside: returns values inside the step at `(state, batch)`; None: there are none.
+      merge: makes one array of the copies that devices have of it.
+      unequal: leaves of which devices have different copies.
+      devices: that arrays of the step have been on.
+      is_sharded: one of them was not whole on each device.
     """
 
     setup: Setup
@@ -96,11 +100,15 @@ class Side:
     place_batch: Place | None = None
     device: jax.Device | None = None
     inside: Function | None = None
+    merge: np.ufunc = np.minimum
+    unequal: dict[str, None] = field(default_factory=dict)
+    devices: set[jax.Device] = field(default_factory=set)
+    is_sharded: bool = False
 
     def placed(self, values: Mapping[str, Any]) -> Tree:
         """Returns a state of values on the host, in new buffers, which a step may donate."""
         if self.place is not None:
-            return self.place(trees.on_host(self.setup.state, values, "state"))
+            return _put(self.place, trees.on_host(self.setup.state, values, "state"), "place")
         return trees.with_values(self.setup.state, values, "state", self.device)
 
     def batch(self, number: int, values: Mapping[str, Any] | None = None) -> Tree:
@@ -109,7 +117,7 @@ class Side:
         if values is None:
             values = self.setup.host_batches[number]
         if self.place_batch is not None:
-            return self.place_batch(trees.on_host(batch, values, "batch"))
+            return _put(self.place_batch, trees.on_host(batch, values, "batch"), "place_batch")
         return trees.with_values(batch, values, "batch", self.device)
 
     def called(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
@@ -121,15 +129,21 @@ class Side:
         try:
             result = self.step(state, batch)
         except Exception as error:
-            text = " ".join(str(error).split())[:_MAX_ERROR]
-            kind = type(error).__name__
-            raise ValueError(f"the {self.name} fails on the given state and batch: {kind}: {text}") from error
+            raise ValueError(f"the {self.name} fails on the given state and batch: {_described(error)}") from error
         if not isinstance(result, tuple) or len(result) != 2:
             raise ValueError(f"the {self.name} returns {type(result).__name__}, not a pair (new_state, outputs)")
         problem = trees.difference_of(self.setup.state, result[0], "state")
         if problem:
             raise ValueError(f"the {self.name}'s new state {problem}; the next step could not take it")
+        for leaf in jax.tree.leaves((batch, result)):
+            if isinstance(leaf, jax.Array):
+                self.devices |= leaf.sharding.device_set
+                self.is_sharded |= not leaf.sharding.is_fully_replicated
         return result
+
+    def _on_host(self, tree: Tree, name: str) -> Arrays:
+        self.unequal |= dict.fromkeys(trees.unequal_copies(tree, name))
+        return trees.host(tree, name, merge=self.merge)
 
     def load(self, values: Arrays) -> Any:
         """Returns what `take` begins with."""
@@ -139,7 +153,7 @@ class Side:
         """Takes a step with a batch; returns the next state and the outputs."""
         del noise
         state, outputs = self.called(state, self.batch(number))
-        return state, trees.host(outputs, "output")
+        return state, self._on_host(outputs, "output")
 
     def intermediates_at(self, values: Arrays, step: int) -> Arrays:
         """Returns the values inside a step from there, in their order."""
@@ -149,7 +163,7 @@ class Side:
 
     def read(self, state: Any) -> Arrays:
         """Returns copies of a state's arrays."""
-        return trees.host(state, "state")
+        return self._on_host(state, "state")
 
     def gradients_at(self, values: Arrays, number: int, noise: Noise) -> tuple[Arrays, Arrays]:
         """Returns the gradients there, and those that may be what rounding leaves of terms that cancel."""
@@ -324,11 +338,13 @@ class Reference(Side):
         noise = self._noise(seed)
         return self.run(noise) | self._at_points(noise)
 
-    def train_again(self, seeds: Sequence[int]) -> None:
-        """Adds trainings with noise to the spread."""
+    def wider_spread(self, seeds: Sequence[int]) -> Arrays:
+        """Returns the spread with those of more trainings with noise."""
+        found = dict(self.spread)
         runs = map(self.run, map(self._noise, seeds))
         for key, value in spread(self.arrays, runs, self.describe).items():
-            self.spread[key] = np.maximum(self.spread[key], value)
+            found[key] = np.maximum(found[key], value)
+        return found
 
     def load(self, values: Arrays) -> Any:
         """Returns the values: each step is taken from the host."""
@@ -482,6 +498,17 @@ def outputs_of(side: Side) -> Arrays:
                     "keep its random keys in the state"
                 )
     return outputs
+
+
+def _put(place: Place, tree: Tree, name: str) -> Tree:
+    try:
+        return place(tree)
+    except Exception as error:
+        raise ValueError(f"{name} fails: {_described(error)}") from error
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_ERROR]}"
 
 
 def _functional(side: Side, values: Arrays) -> tuple[Callable[..., Any], list[Any]]:

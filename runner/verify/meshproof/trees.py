@@ -29,9 +29,29 @@ def named(tree: Tree, name: str) -> dict[str, Any]:
     return found
 
 
-def host(tree: Tree, name: str, *, copied: bool = True) -> Arrays:
-    """Returns a pytree's arrays and numbers on the host by path; `copied` where a step may donate their buffers."""
-    return {path: _value(leaf, copied) for path, leaf in named(tree, name).items() if is_array(leaf)}
+def host(tree: Tree, name: str, *, copied: bool = True, merge: np.ufunc | None = None) -> Arrays:
+    """Returns a pytree's arrays and numbers on the host by path.
+
+    `copied` where a step may donate their buffers. `merge` makes one array of the copies of all devices; None: the
+    first copy is returned.
+    """
+    return {path: _value(leaf, copied, merge) for path, leaf in named(tree, name).items() if is_array(leaf)}
+
+
+def unequal_copies(tree: Tree, name: str) -> list[str]:
+    """Returns the leaves of which devices have different copies, as their sharding says that they have not.
+
+    JAX reads the first copy alone, and a `shard_map` with `check_vma=False` does not check what it returns.
+    """
+    found = []
+    for path, leaf in named(tree, name).items():
+        copies: dict[str, set[bytes]] = {}
+        if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
+            for shard in _data(leaf).addressable_shards:
+                copies.setdefault(str(shard.index), set()).add(np.asarray(shard.data).tobytes())
+        if any(len(different) > 1 for different in copies.values()):
+            found.append(path)
+    return found
 
 
 def with_values(tree: Tree, values: Mapping[str, Array], name: str, device: jax.Device | None = None) -> Tree:
@@ -115,12 +135,12 @@ def difference_of(expected: Tree, actual: Tree, name: str) -> str:
     """Returns how a pytree's structure, shapes or dtypes differ from an expected one's; empty: not at all."""
     wanted = named(expected, name)
     found = named(actual, name)
-    for path in wanted:
-        if path not in found:
-            return f"has no {path}"
-    for path in found:
-        if path not in wanted:
-            return f"has {path} in addition"
+    missing = [path for path in wanted if path not in found]
+    others = [path for path in found if path not in wanted]
+    if missing and others:
+        return f"has {others[0]}, and no {missing[0]}"
+    if missing or others:
+        return f"has no {missing[0]}" if missing else f"has {others[0]} in addition"
     for path, leaf in wanted.items():
         kind = _kind(found[path])
         if kind != _kind(leaf):
@@ -141,10 +161,16 @@ def _kind(leaf: object) -> str:
     return f"{jax.dtypes.canonicalize_dtype(array.dtype)}{list(array.shape)}"
 
 
-def _value(leaf: Any, copied: bool) -> Array:
-    if is_key(leaf):
-        leaf = jax.random.key_data(leaf)
+def _data(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+def _value(leaf: Any, copied: bool, merge: np.ufunc | None) -> Array:
+    leaf = _data(leaf)
     array = np.array(leaf, copy=copied or None)
+    if merge is not None and isinstance(leaf, jax.Array):
+        for shard in leaf.addressable_shards:
+            array[shard.index] = merge(array[shard.index], np.asarray(shard.data))
     # Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is told otherwise.
     if array.dtype.kind in "fc":
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
