@@ -171,7 +171,7 @@ class Report:
         # Losses belong to no variable and come first. The sort is stable: the variables keep the model's order.
         worst = worst_of(attrgetter("variable"), self.checks)
         for check in sorted(worst, key=lambda check: check.variable != ""):
-            if check.difference == check.tolerance == 0:
+            if check.difference == check.tolerance == 0 and check.variable not in by_path:
                 continue  # a count, or what nothing moves: bit for bit the same
             leaf = check.variable or "(loss)"
             detects = _detects(by_path.get(check.variable))
