@@ -23,6 +23,8 @@ CLASSES = RNG.integers(0, 3, 40)
 NUMBERS = RNG.normal(size=(40, 2))
 WEIGHTS = RNG.uniform(0.2, 2.0, 40).astype("float32")
 TOKENS = np.where(RNG.uniform(size=(40, 5)) < 0.3, 0, RNG.integers(1, 9, (40, 5)))
+TAGS = TOKENS % 3
+SHARES = RNG.uniform(size=(40, 5))
 
 
 @dataclass
@@ -133,19 +135,14 @@ def flags() -> Any:
 
 
 VALIDATION = (X[:22] + 0.1, CLASSES[:22])
+WEIGHTED_VALIDATION = (*VALIDATION, WEIGHTS[:22])
 CASES: dict[str, Case] = {
     # A last batch of 4 examples, in training and in evaluations, and weights.
     "weighted": Case(
         lambda: classes(
             keras.optimizers.Adam(0.01), weighted=["accuracy", keras.metrics.SparseCategoricalCrossentropy()]
         ),
-        {
-            "x": X,
-            "y": CLASSES,
-            "sample_weight": WEIGHTS,
-            "batch_size": 12,
-            "validation_data": (*VALIDATION, WEIGHTS[:22]),
-        },
+        {"x": X, "y": CLASSES, "batch_size": 12, "sample_weight": WEIGHTS, "validation_data": WEIGHTED_VALIDATION},
         evaluated_only=("weighted_accuracy", "sparse_categorical_crossentropy"),
     ),
     "outputs": Case(
@@ -165,17 +162,11 @@ CASES: dict[str, Case] = {
         subclass, {"x": X, "y": NUMBERS, "batch_size": 8, "validation_data": (X, NUMBERS)}, mesh="single"
     ),
     "masked": Case(
-        tagger, {"x": TOKENS, "y": TOKENS % 3, "batch_size": 8, "validation_data": (TOKENS, TOKENS % 3)}, mesh="batch4"
+        tagger, {"x": TOKENS, "y": TAGS, "batch_size": 8, "validation_data": (TOKENS, TAGS)}, mesh="batch4"
     ),
     "masked, with a partial batch and weights of two dims": Case(
         tagger,
-        {
-            "x": TOKENS,
-            "y": TOKENS % 3,
-            "batch_size": 12,
-            "sample_weight": RNG.uniform(size=(40, 5)),
-            "validation_data": (TOKENS, TOKENS % 3),
-        },
+        {"x": TOKENS, "y": TAGS, "batch_size": 12, "sample_weight": SHARES, "validation_data": (TOKENS, TAGS)},
         evaluated_only=("accuracy",),
     ),
     "class weights": Case(
