@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -119,7 +119,7 @@ class Arrays(Elementary):
         return tuple(map(int, x.shape))
 
 
-FIELDS = tuple(Arrays.__dataclass_fields__)
+FIELDS = tuple(field.name for field in fields(Arrays))
 
 
 @cache

@@ -27,10 +27,7 @@ BUCKET = "bucket"
 
 # Troubles of a store that last for a while.
 UNAVAILABLE, THROTTLES = "503", "throttle"
-_FATES = {
-    UNAVAILABLE: ("503",),
-    THROTTLES: ("SlowDown", "429", "slow", "answer"),
-}
+_FATES = {UNAVAILABLE: ("503",), THROTTLES: ("SlowDown", "429", "slow", "answer")}
 _REJECTIONS = {
     "503": (503, {}, b""),
     "500": (500, {}, b""),

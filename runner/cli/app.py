@@ -141,7 +141,9 @@ def run_command(command: str | Command, *, raises: bool = False) -> int:
                     return EXIT_DONE
                 # The property `return_value` would print the error before it raises it.
                 error = ended._return_value
-                takes_compile = ENGINES[config.engine.name].full and _are_defaults(config.task, config.optimizer)
+                # Processes that have met can't meet again.
+                can_restart = ENGINES[config.engine.name].full and team.count == 1
+                takes_compile = can_restart and _are_defaults(config.task, config.optimizer)
                 if not (isinstance(error, CompiledError) and takes_compile):
                     _raise(error, folder / LOG)
         except Exception as error:
@@ -150,6 +152,7 @@ def run_command(command: str | Command, *, raises: bool = False) -> int:
             return _report(error, opened.arguments, with_traceback=wants_traceback)
     print(f"note: the model is compiled, so {OF_COMPILE} takes its optimizer, loss and metrics", flush=True)
     sys.argv.append(OF_COMPILE)
+    os.environ[_FULL_ERROR] = str(int(wants_traceback))
     return run_command(command, raises=raises)
 
 

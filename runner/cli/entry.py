@@ -50,7 +50,9 @@ def _check_folder() -> None:
 
 def main_of_words() -> NoReturn:
     """Runs the command that the first argument names, as `python -m runner.<command>`; trains if it names none."""
-    word = next(iter(sys.argv[1:]), "")
+    word = ""
+    if len(sys.argv) > 1:
+        word = sys.argv[1]
     if word.isalpha() and word in import_module("runner.cli.commands").commands():
         del sys.argv[1]
         if word != "train":

@@ -108,7 +108,7 @@ def _chosen(config: DatasetConfig, split: str, data: Dataset) -> tuple[DataSourc
         source = data.train
         if isinstance(source, Augmented):
             source = replace(source, training=False)  # as in every evaluation
-        if config.holdout:
+        if config.holdout != 0:  # null is a tenth, where the splits need one
             # The expression would include the examples that are held out.
             return source, split
         return source, config.train

@@ -219,8 +219,8 @@ def stack_examples(
 
 def in_split_order(splits: Mapping[str, Value]) -> dict[str, Value]:
     """Returns the entries of splits with train, validation and test first."""
-    position = dict(zip(SPLITS, range(len(SPLITS)), strict=True))
-    return dict(sorted(splits.items(), key=lambda entry: position.get(entry[0], len(SPLITS))))
+    first = {name: splits[name] for name in SPLITS if name in splits}
+    return {**first, **splits}
 
 
 @dataclass(frozen=True)

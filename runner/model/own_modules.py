@@ -67,8 +67,10 @@ class _Finder(MetaPathFinder):
         """Returns the spec of the next finders; a user's module, or a library in one, is executed by `_execute`."""
         spec = None
         for finder in sys.meta_path:
-            if spec is None and finder is not self:
+            if finder is not self:
                 spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                break
         # The loader of a built-in module is a class, and one of the old protocol has no `exec_module`.
         if spec is None or not isinstance(spec.loader, Loader) or not hasattr(spec.loader, "exec_module"):
             return spec

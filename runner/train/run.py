@@ -345,8 +345,10 @@ def _data_and_task(
     dataset: DatasetConfig, config: TaskConfig, seed: int, previous: Previous | None
 ) -> tuple[Dataset, Task]:
     """Loads the data and makes the task, both as they were in the run that this one continues."""
-    encoding = None if previous is None else previous.encoding
-    constants = None if previous is None else previous.constants
+    encoding = constants = None
+    if previous is not None:
+        encoding = previous.encoding
+        constants = previous.constants
     data = loading.load(dataset, seed, encoding, config)
     current().agree("the data's SHA-256", data.digest)
     task = make_task(config, data.specs, data.train, constants, data.vocabulary)

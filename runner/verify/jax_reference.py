@@ -222,12 +222,12 @@ class JaxReference(GradientReference):
             new_weights, new_values = part.optimizer.stateless_apply(
                 optimizer_values, gradients, list(map(as_float32, weights))
             )
-        own = list(map(id, part.optimizer.variables))
+        indices = {id(variable): index for index, variable in enumerate(part.optimizer.variables)}
         for slot, path, variable in self.slot_variables.values():
             # State with a dtype of its own is not rounded.
-            if id(variable) not in own or slot.dtype is not None:
+            index = indices.get(id(variable))
+            if index is None or slot.dtype is not None:
                 continue
-            index = own.index(id(variable))
             value = new_values[index]
             # The value stays float32, as the stock optimizer computes; only its digits are bfloat16's.
             new_values[index] = rounded(value, self._kinds[path].dtype).astype(value.dtype)

@@ -121,6 +121,9 @@ def _record(report: Verification | None, failure: str, folder: Path, tracker: Tr
     `runner.verdict`.
 
     There is no report in a process that is not the first of several. `failure` says why the run must not train.
+
+    Raises:
+      EngineError: a mismatch, or an inconclusive verdict that is not allowed.
     """
     if report is not None:
         with spared(f"verify.json in {folder}"):
@@ -149,7 +152,12 @@ def _child_place(team: Team) -> Place | None:
 
 
 def run_child(folder: Path, log: Path, place: Place | None) -> Verification | None:
-    """Verifies the config in a folder, in a child whose output goes to a log; None: another process has the result."""
+    """Verifies the config in a folder, in a child whose output goes to a log; None: another process has the result.
+
+    Raises:
+      ConfigError: the config is invalid for one side.
+      EngineError: a side failed, or the child ended without a result.
+    """
     # This process may have prepared its own environment for an engine; the child prepares another.
     environment = registry.environment_for_children()
     if place is not None:

@@ -66,11 +66,7 @@ _terms = st.one_of(_written(_counts), _written(_percents.map(lambda percent: f"{
 
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
-@given(
-    terms=st.lists(_terms, min_size=1, max_size=3),
-    train=st.integers(1, 300),
-    test=st.integers(1, 300),
-)
+@given(terms=st.lists(_terms, min_size=1, max_size=3), train=st.integers(1, 300), test=st.integers(1, 300))
 def test_every_expression_selects_what_tfds_selects(terms: list[str], train: int, test: int) -> None:
     import tensorflow_datasets as tfds
 

@@ -69,10 +69,7 @@ JAX = "engine=jax"
 LANGUAGE = ["task=language_model", "task.vocabulary=50"]
 BROADCAST = ["task=custom", "task._target_=own_builders.broadcast"]
 SPLIT = "trainer.accumulate_steps=2"
-TRAINED = {
-    "towers": ("two", [JAX]),
-    "causal": ("rows", [JAX, *LANGUAGE]),
-}
+TRAINED = {"towers": ("two", [JAX]), "causal": ("rows", [JAX, *LANGUAGE])}
 REJECTED = [
     ("masked", "tokens", [], 2, ["adds a dim by indexing", "; set engine=jax"]),
     ("plain", "x", [], 2, ["the builder returned a Keras 3 model", "; set engine=jax"]),

@@ -1,8 +1,12 @@
 import io
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from runner.cli.evaluate import printed
+from runner.cli.evaluate import _chosen, printed
+from runner.config.schema import DatasetConfig
 
 
 def test_of_many_rows_the_first_are_printed() -> None:
@@ -13,3 +17,11 @@ def test_of_many_rows_the_first_are_printed() -> None:
     assert "kind39 │ 1.0000 │ - │ 10" in said
     assert "kind40" not in said
     assert "the first 40 of 50; all: evaluate.json" in said
+
+
+@pytest.mark.parametrize(("holdout", "named"), [(0.0, "train[:80%]"), (None, "train"), (0.2, "train")])
+def test_a_training_split_that_examples_were_held_out_of_is_not_named_by_its_expression(
+    holdout: float | None, named: str
+) -> None:
+    data: Any = SimpleNamespace(train=None)
+    assert _chosen(DatasetConfig(train="train[:80%]", holdout=holdout), "train", data)[1] == named

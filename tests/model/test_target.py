@@ -152,10 +152,7 @@ def test_a_model_in_place_of_a_builder_is_rejected(write: Write) -> None:
     [
         (
             "raise OSError('two\\nlines')",
-            (
-                "OSError: two lines (",
-                f"{MODULE}.py:1: raise OSError('two\\nlines')); correct that line",
-            ),
+            ("OSError: two lines (", f"{MODULE}.py:1: raise OSError('two\\nlines')); correct that line"),
         ),
         ("raise SystemExit(3)", ("SystemExit: 3 (", f"{MODULE}.py:1: raise")),
         ("import no_such_package_at_all", ("ModuleNotFoundError", f"{MODULE}.py:1: import no_such_package_at_all)")),

@@ -38,9 +38,7 @@ def test_names_that_are_not_of_the_preset(path: str) -> None:
 
 def test_of_each_setting_the_first_group_that_has_it_counts() -> None:
     found = settings(
-        GroupConfig("block/query/.*", rate=0.1),
-        GroupConfig("block/.*", rate=0.5),
-        GroupConfig(".*bias", decay=False),
+        GroupConfig("block/query/.*", rate=0.1), GroupConfig("block/.*", rate=0.5), GroupConfig(".*bias", decay=False)
     )
     assert found["block/query/bias"] == Settings(0.1, False)
     assert found["block/norm/gamma"] == Settings(0.5, True)

@@ -4,11 +4,7 @@ import pytest
 
 from runner.cli.notebook import compose
 from runner.errors import ConfigError
-from runner.layout.paths import (
-    is_slot,
-    owner_of,
-    slot_path,
-)
+from runner.layout.paths import is_slot, owner_of, slot_path
 
 _OPTAX = ("engine=jax", "optimizer=optax")
 

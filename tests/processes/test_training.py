@@ -10,10 +10,7 @@ from tests.processes.running import alike, differences, last, points, run, sever
 pytestmark = pytest.mark.slow
 
 TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
-PLACES = [
-    ("mesh=batch2", "replicated", 2),
-    (TWICE, "fsdp_megatron", 4),
-]
+PLACES = [("mesh=batch2", "replicated", 2), (TWICE, "fsdp_megatron", 4)]
 
 
 @pytest.mark.parametrize(("mesh", "layout", "count"), nightly_except(PLACES[:1], PLACES))

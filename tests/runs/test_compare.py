@@ -231,11 +231,7 @@ def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["sweep=none such"], "sweep none such:"),
-        (["run=none"], "run=none:"),
-    ],
+    ("arguments", "said"), [(["sweep=none such"], "sweep none such:"), (["run=none"], "run=none:")]
 )
 def test_what_is_not_there_is_refused_in_one_line(
     store: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str

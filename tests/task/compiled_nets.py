@@ -32,6 +32,12 @@ def build(input_shape: tuple[int, ...]) -> keras.Model:
     return model
 
 
+def averaged(input_shape: tuple[int, ...]) -> keras.Model:
+    model = build(input_shape)
+    model.compile(keras.optimizers.Adam(use_ema=True), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
 def far(y_true: Any, y_pred: Any) -> Any:
     return keras.ops.max(y_pred, axis=-1) - keras.ops.squeeze(keras.ops.cast(y_true, "float32"))
 

@@ -47,6 +47,13 @@ def test_a_run_computes_what_fit_does(folder: Path, stock: dict[str, Any]) -> No
         assert summary[f"{split}_{metric}"] == pytest.approx(expected, abs=3e-7), name
 
 
+@pytest.mark.usefixtures("stock")
+def test_what_no_run_takes_of_a_compile_is_one_line_without_a_traceback(folder: Path) -> None:
+    words = [*RUN.replace("nets.build", "nets.averaged").replace("of_compile", "averaged").split(), "hydra.run.dir=a"]
+    said = ran(folder, "runner", *words, code=2).stderr
+    assert said.startswith("error: optimizer.use_ema=true: is an option of the run"), said
+
+
 def test_an_optimizer_that_no_run_has_is_one_line(stock: dict[str, Any]) -> None:
     parts = [
         "optimizer.class_name=Own: is no optimizer of Keras that a run has; compile with one of",

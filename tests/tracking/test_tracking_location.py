@@ -5,15 +5,7 @@ import sqlalchemy
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
-from runner.tracking.location import (
-    absolute,
-    default_uri,
-    experiment_name,
-    shown,
-    sqlite_path,
-    sqlite_uri,
-    ui_lines,
-)
+from runner.tracking.location import absolute, default_uri, experiment_name, shown, sqlite_path, sqlite_uri, ui_lines
 
 
 def test_the_default_is_an_absolute_sqlite_file_in_outputs(tmp_path):

@@ -2,16 +2,7 @@ import math
 
 import pytest
 
-from runner.tracking.records import (
-    Artifact,
-    Ending,
-    Point,
-    Tag,
-    clean_key,
-    clean_params,
-    from_json,
-    to_json,
-)
+from runner.tracking.records import Artifact, Ending, Point, Tag, clean_key, clean_params, from_json, to_json
 
 
 @pytest.mark.parametrize(

@@ -90,12 +90,7 @@ def test_no_password_before_the_host_is_ever_shown(password: str, scheme: str, e
 
 @pytest.mark.parametrize(
     "argument",
-    [
-        f"tracking.uri={URI}",
-        f"tracking.uri='{URI}'",
-        f'+tracking.uri="{URI}"',
-        f"hydra.sweeper.storage={URI}",
-    ],
+    [f"tracking.uri={URI}", f"tracking.uri='{URI}'", f'+tracking.uri="{URI}"', f"hydra.sweeper.storage={URI}"],
 )
 def test_a_command_line_is_masked_and_the_whole_uri_is_there_for_what_opens_it(argument: str) -> None:
     (masked,) = masking.hide_arguments([argument])

@@ -178,6 +178,11 @@ def opposite_rows() -> list[Tree]:
     return [{"x": np.concatenate([x, x]), "label": np.concatenate([label + far, label - far]).astype(np.int32)}]
 
 
+def scaled(order: int) -> Callable[[Tree, Tree], tuple[Tree, Tree]]:
+    """Returns an evaluation with a scale in bfloat16 that begins at 1, used in its order or against it."""
+    return lambda state, batch: (state, {"scaled": batch["x"] * state["scale"][::order]})
+
+
 @jax.jit
 def adapted(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
     def mean(factors: Tree) -> jax.Array:
@@ -215,6 +220,8 @@ def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
     partial = {"steps": 0, "given": [*batches(), *batches(5)]}
     yield "evaluation", lambda: compare(still, still, **partial)
     yield "evaluation, partial batch wrong", lambda: compare(still_wrong, still, **partial)
+    scale = {"state": {"scale": jnp.ones(6, jnp.bfloat16)}, "steps": 0}
+    yield "evaluation, a scale of ones reversed", lambda: compare(scaled(-1), scaled(1), **scale)
     yield "inside", lambda: compare(of_scaled(reference), intermediates=(of_scaled(inside), inside))
     yield "one weight", lambda: compare(reference, parameters="weights/last")
     yield "another structure", lambda: compare(edited(weights=lambda new: new.weights["first"]))

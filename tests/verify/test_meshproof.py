@@ -34,6 +34,7 @@ MISMATCH = {
     "gradients, wrong": WEIGHTS,
     "bfloat16 products, wrong": [*SLOTS, ""],
     "evaluation, partial batch wrong": ["outputs/loss of batch 2", "outputs/loss of batch 3"],
+    "evaluation, a scale of ones reversed": ["outputs/scaled of batch 0", "outputs/scaled of batch 1"],
     "inside": [""],
 }
 # Case -> parts of its sentence.

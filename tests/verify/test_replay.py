@@ -24,7 +24,7 @@ RUNS = {
         "optimizer.schedule.plateau={metric: eval/loss, patience: 1, min_delta: 10}",
     ],
     "steps": [
-        *("trainer.steps=60", "trainer.evaluate_every_steps=25", "model=convnet", "dataset.augment=[{name: flip}]"),
+        *("trainer.steps=60", "trainer.evaluate_every_steps=25", "model=convnet", "dataset.augment=[{name: flip}]")
     ],
 }
 

@@ -207,8 +207,8 @@ def finish(sweep: Sweep, error: BaseException | None, study: search.Search | Non
     all_good = error is None and set(statuses) <= GOOD
     judged = [entry for entry in entries if math.isfinite(entry.value(metric))]
     lowest_first = sweep.settings.group.direction != metrics.MAXIMIZE
-    ranked = sorted(judged, key=lambda entry: entry.value(metric), reverse=not lowest_first)
-    best = next(iter(ranked), None)  # the first of equals
+    pick = min if lowest_first else max
+    best = pick(judged, key=lambda entry: entry.value(metric), default=None)
     files: list[Path] = []
     counts = ", ".join(f"{count} {status}" for status, count in Counter(statuses).items())
     result = f"{jobs_text(len(entries))}: {counts}"

@@ -74,7 +74,9 @@ def _split(content: Any, where: str, weighted: bool) -> object:
         return _joined(map(content.__getitem__, numbers), where, weighted)
     first, last = _rows_at_ends(content)
     if last and (last < first or getattr(content, "batch_size", None) == first):
-        batches = list(map(content.__getitem__, range(len(content))))
+        batches = []
+        for number in range(len(content)):  # a `map` would end where the user's code raises StopIteration
+            batches.append(content[number])
         # Of batches, only the last may be shorter. Anything else is a dataset of examples of different sizes.
         if all(_rows_if_batch(batch) == first for batch in batches[:-1]):
             return _joined(iter(batches), where, weighted)
@@ -134,11 +136,7 @@ def _rows_if_batch(entry: object) -> int:
 
 
 def _has_base(value: object, name: str, *packages: str) -> bool:
-    for base in type(value).__mro__:
-        package = base.__module__.partition(".")[0]
-        if base.__name__ == name and package in packages:
-            return True
-    return False
+    return any(base.__name__ == name and base.__module__.partition(".")[0] in packages for base in type(value).__mro__)
 
 
 def _is_array(value: object) -> bool:

@@ -118,7 +118,10 @@ def read(name: str, folder: Path) -> dict[str, bytes] | None:
         # To decompress takes ten times as long as to read and to hash; the publisher's own files are compressed.
         kept = folder / f"{file}.idx"
         try:
-            contents[file] = kept.read_bytes() if kept.exists() else _unzipped((folder / f"{file}.gz").read_bytes())
+            if kept.exists():
+                contents[file] = kept.read_bytes()
+            else:
+                contents[file] = _unzipped((folder / f"{file}.gz").read_bytes())
         except (OSError, EOFError, zlib.error):
             return None
         if hashlib.sha256(contents[file]).hexdigest() != digest:

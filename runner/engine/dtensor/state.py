@@ -38,7 +38,7 @@ class State:
     @property
     def trained(self) -> list[dtensor.DVariable]:
         """Returns the trained variables, in the model's order."""
-        return list(subset(self.variables, self.trainable).values())
+        return [self.variables[path] for path in self.trainable]
 
     def assign(self, values: Mapping[str, Array]) -> None:
         """Sets variables and slots from whole arrays by path, see `runner.engine.base.part_of`."""

@@ -55,7 +55,7 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit, with_own_map
 from runner.engine.jax.shards import cached, place_first, shards, variable_info
 from runner.engine.jax.step import Arrays, Evaluated, Rounds, Step, Weights, batch_shapes, call_numbers
-from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
+from runner.engine.mappings import keys_by_id, map_values, shapes_of
 from runner.engine.optim import norms
 from runner.engine.registry import KERAS_3
 from runner.errors import EngineError
@@ -136,7 +136,7 @@ class JaxEngine(Engine):
         for index, variable in enumerate(self._model.non_trainable_variables):
             if index not in generator_states:
                 non_trainable.append(paths[id(variable)])
-        self._trainable = list(subset(paths, map(id, self._model.trainable_variables)).values())
+        self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
         self._update_rule = updates.make(
             self._config.optimizer, self._trainable, self._model.trainable_variables, self._mesh
         )

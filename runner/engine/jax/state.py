@@ -21,7 +21,6 @@ from runner.data.base import Array
 from runner.engine.base import part_of
 from runner.engine.jax.precision import as_float32, at_least_float32
 from runner.engine.jax.shards import placed_in_parts
-from runner.engine.mappings import subset
 from runner.engine.optim.rules import Slot
 from runner.layout.paths import ema_path, slot_path
 
@@ -63,7 +62,7 @@ def trees(
     Slots, averages and sums have the sharding of their variable. A slot that lacks a dim has that of the dims that
     remain. Averages and sums of gradients are at least float32. `variables` are the stored shapes by path.
     """
-    own = list(subset(variables, trainable).values())
+    own = [variables[path] for path in trainable]
     slot_paths = []
     slot_kinds = []
     for slot in slots:
@@ -87,7 +86,7 @@ def trees(
         ema=list(map(ema_path, averaged)),
         grad_accum=[f"{_GRAD_ACCUM}{path}" for path in summed],
     )
-    others = list(subset(variables, non_trainable).values())
+    others = [variables[path] for path in non_trainable]
     return paths, State(own, others, slot_kinds, ema=wide[: len(averaged)], grad_accum=wide[: len(summed)])
 
 
@@ -121,8 +120,8 @@ def begin(
     Slots have their initial values, or what `first_slots` returns for the trainable variables in float32; averages are
     the variables' own values.
     """
-    trainable = list(subset(initial, paths.trainable).values())
-    non_trainable = list(subset(initial, paths.non_trainable).values())
+    trainable = [initial[path] for path in paths.trainable]
+    non_trainable = [initial[path] for path in paths.non_trainable]
 
     def make(weights: list[jax.Array]) -> tuple[list[list[jax.Array]], list[jax.Array], list[jax.Array]]:
         if first_slots is not None:

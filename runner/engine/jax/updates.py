@@ -125,7 +125,7 @@ class KerasUpdate(UpdateRule):
             excluded = [own[path] for path in paths if not settings[path].decays]
             optimizer = _KerasOptimizer(config, own, excluded, mesh)
             self.slots += optimizer.slots
-            self._parts.append((optimizer, list(subset(numbers, paths).values()), rate))
+            self._parts.append((optimizer, [numbers[path] for path in paths], rate))
 
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Updates all variables of an optimizer at once; Keras applies the constraints itself."""
@@ -176,7 +176,7 @@ class TransformationUpdate(UpdateRule):
     def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Adds the transformed gradients, multiplied by the rate, to the weights."""
         leaves = dict(zip(chain(*self._places), chain(*before.slots), strict=True))
-        state = jax.tree.unflatten(self._structure, list(subset(leaves, range(len(leaves))).values()))
+        state = jax.tree.unflatten(self._structure, [leaves[place] for place in sorted(leaves)])
         by_path = dict(zip(self._paths, before.weights, strict=True))
         gradients = dict(zip(self._paths, before.gradients, strict=True))
         changes, state = self.transformation.update(gradients, state, by_path)
@@ -273,7 +273,7 @@ class _KerasOptimizer:
         new_values = dict(zip(map(id, optimizer.variables), new_in_order, strict=True))
         new_slots = []
         for variables in self._slot_variables:
-            new_slots.append(list(subset(new_values, map(id, variables)).values()))
+            new_slots.append([new_values[id(variable)] for variable in variables])
         return list(new_weights), new_slots
 
 

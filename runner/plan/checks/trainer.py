@@ -42,8 +42,8 @@ def check(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
     Raises:
       ConfigError: the run has no length, one of them is set twice, or the task can't count the run's.
     """
-    _check_one(config, _EPOCH_LENGTHS, "an epoch has one length", "remove trainer.{} or trainer.{}")
-    if not _check_one(config, _RUN_LENGTHS, "a run has one length", "set trainer.{}=null or trainer.{}=null"):
+    _has_one(config, _EPOCH_LENGTHS, "an epoch has one length", "remove trainer.{} or trainer.{}")
+    if not _has_one(config, _RUN_LENGTHS, "a run has one length", "set trainer.{}=null or trainer.{}=null"):
         fix = f"set trainer.epochs={TrainerConfig.epochs}, trainer.steps or trainer.tokens"
         raise invalid("trainer.epochs", None, problem="a run needs a length", fix=fix)
     if config.tokens is not None and not counts_tokens:
@@ -56,8 +56,8 @@ def check(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
         raise invalid("trainer.evaluate_every_steps", interval, problem=problem, fix=fix)
 
 
-def _check_one(config: TrainerConfig, keys: Sequence[str], what: str, fix: str) -> bool:
-    """Checks that one of some keys is set at most, and returns whether one is; `fix` has a place for each of two."""
+def _has_one(config: TrainerConfig, keys: Sequence[str], what: str, fix: str) -> bool:
+    """Returns whether one of some keys is set; ConfigError if two are, with a `fix` that has a place for each."""
     used = [key for key in keys if getattr(config, key) is not None]
     if len(used) > 1:
         first, second = used[:2]

@@ -258,10 +258,11 @@ class Reference(Side):
         if setup.steps:
             candidates = self.trained
         self._traces = _traces(self)
-        final = {path: arrays[f"final/{path}"].astype(value.dtype) for path, value in setup.initial.items()}
+        final = {path: arrays[f"final/{path}"] for path in setup.initial}
+        stored = {path: final[path].astype(value.dtype) for path, value in setup.initial.items()}
         # At the end of the training: where it begins, nothing depends on what is multiplied by a weight of 0, as one
         # half of LoRA's kernels is by the other.
-        read = _read_by_outputs(self, final, compiled=bool(self._traces))
+        read = _read_by_outputs(self, stored, compiled=bool(self._traces))
         self.weights = [path for path in candidates if path in read] or candidates
         self.frozen = [path for path in read if path not in changed and path not in self.weights]
         self._find_points(final, moved)

@@ -38,10 +38,5 @@ def fourier_class(keras):
 def make_model(keras, input_shape, outputs):
     layers = keras.layers
     return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            layers.Flatten(),
-            fourier_class(keras)(64, 10.0),
-            layers.Dense(outputs.units),
-        ]
+        [keras.Input(input_shape), layers.Flatten(), fourier_class(keras)(64, 10.0), layers.Dense(outputs.units)]
     )

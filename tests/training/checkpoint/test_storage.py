@@ -21,12 +21,7 @@ from runner.cluster import process
 from runner.engine.base import Shard
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(6, 4)
-ABOUT = {
-    "run": "r",
-    "config": {"a": {"b": [1, None, 1e-7]}},
-    "seed": 1,
-    "versions": {"numpy": np.__version__},
-}
+ABOUT = {"run": "r", "config": {"a": {"b": [1, None, 1e-7]}}, "seed": 1, "versions": {"numpy": np.__version__}}
 PAST = metric_history.empty(["accuracy"])
 PAST.train.append((2, {"loss": 0.1, "accuracy": np.nan}))
 HISTORY = metric_history.to_json(PAST)
