@@ -203,7 +203,9 @@ def _raise(error: Exception, log: Path) -> NoReturn:
     try:
         with processes.explained():
             raise error
-    except (ConfigError, EngineError, TrackingError, BrokenPipeError):
+    except (ConfigError, EngineError, TrackingError, BrokenPipeError) as known:
+        if known.__cause__ is not None:  # as of a user's code, of which the line has the last frames alone
+            logger.exception("the run failed")
         raise
     except Exception as other:
         signum = interruption(other)

@@ -38,6 +38,10 @@ def averaged(input_shape: tuple[int, ...]) -> keras.Model:
     return model
 
 
+def broken(input_shape: tuple[int, ...]) -> keras.Model:
+    return build((*input_shape, -1))
+
+
 def far(y_true: Any, y_pred: Any) -> Any:
     return keras.ops.max(y_pred, axis=-1) - keras.ops.squeeze(keras.ops.cast(y_true, "float32"))
 

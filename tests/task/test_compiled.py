@@ -54,6 +54,13 @@ def test_what_no_run_takes_of_a_compile_is_one_line_without_a_traceback(folder: 
     assert said.startswith("error: optimizer.use_ema=true: is an option of the run"), said
 
 
+@pytest.mark.usefixtures("stock")
+def test_the_log_has_the_whole_traceback_of_a_users_error(folder: Path) -> None:
+    words = [*RUN.replace("nets.build", "nets.broken").replace("of_compile", "broken").split(), "hydra.run.dir=b"]
+    assert "in broken" in ran(folder, "runner", *words, code=2).stderr
+    assert "Traceback (most recent call last):" in (folder / "b" / "runner.log").read_text()
+
+
 def test_an_optimizer_that_no_run_has_is_one_line(stock: dict[str, Any]) -> None:
     parts = [
         "optimizer.class_name=Own: is no optimizer of Keras that a run has; compile with one of",

@@ -142,8 +142,9 @@ class Side:
         return result
 
     def _on_host(self, tree: Tree, name: str) -> Arrays:
-        self.unequal |= dict.fromkeys(trees.unequal_copies(tree, name))
-        return trees.host(tree, name, merge=self.merge)
+        unequal = trees.unequal_copies(tree, name)
+        self.unequal |= dict.fromkeys(unequal)
+        return trees.host(tree, name, merge=self.merge if unequal else None)
 
     def load(self, values: Arrays) -> Any:
         """Returns what `take` begins with."""
