@@ -124,7 +124,7 @@ BUDGET = {
     "plan": 4_850,
     "checkpoint": 2_830,
     "tracking": 1_800,
-    "engine": 10_565,
+    "engine": 10_570,
     "model": 4_140,
     "task": 4_225,
     "layout": 2_055,

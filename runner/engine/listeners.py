@@ -35,12 +35,14 @@ def check(entries: Sequence[Mapping[str, Any]]) -> None:
     for index, entry in enumerate(entries):
         key = f"trainer.callbacks[{index}].{_TARGET}"
         import_path.check(key, entry[_TARGET])
-        _check_reads(key, entry[_TARGET])
+        _check_reads(key, entry[_TARGET], entry)
 
 
-def _check_reads(key: str, path: str) -> None:
+def _check_reads(key: str, path: str, options: Mapping[str, Any]) -> None:
     fix = STEERING.get(path.rpartition(".")[2])
     if fix and path.startswith(_KERAS):
+        if options.get("patience"):
+            fix = fix.replace("patience=3", f"patience={options['patience']}")
         raise invalid(key, path, problem="callbacks only read here, and a run does this itself", fix=fix)
 
 
@@ -60,7 +62,7 @@ def make(entries: Sequence[Mapping[str, Any]], given: Sequence[Any] = ()) -> lis
         if not all(callable(getattr(callback, method, None)) for method in _METHODS):
             raise invalid(key, name, problem="is no callback", fix="derive it from keras.callbacks.Callback")
         for kind in type(callback).__mro__:
-            _check_reads(key, f"{kind.__module__}.{kind.__name__}")
+            _check_reads(key, f"{kind.__module__}.{kind.__name__}", getattr(callback, "__dict__", {}))
     return found
 
 

@@ -56,7 +56,7 @@ def test_a_callback_that_fails_ends_the_run_with_its_line_and_none_is_called_aft
 
 
 def test_what_steers_or_is_no_callback_or_fails_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    early = type("EarlyStopping", (Mock,), {"__module__": "keras.src.early"})()
+    early = type("EarlyStopping", (Mock,), {"__module__": "keras.src.early"})(patience=5)
     (tmp_path / "seen_by_user.py").write_text("class Seen:\n    def __init__(self, path):\n        open(path)\n")
     monkeypatch.syspath_prepend(tmp_path)
     made = {"_target_": "seen_by_user.Seen", "path": "nowhere"}
@@ -64,7 +64,7 @@ def test_what_steers_or_is_no_callback_or_fails_is_rejected(tmp_path: Path, monk
         (
             [],
             [early],
-            r"callbacks\[0\]=keras.src.early.EarlyStopping: callbacks only read here, .*trainer.early_stopping",
+            r"callbacks\[0\]=keras.src.early.EarlyStopping: callbacks only read here, .*_stopping.patience=5",
         ),
         ([], [Mock(), 3], r"callbacks\[1\]=int: is no callback; derive it from keras.callbacks.Callback"),
         ([made], [], r"trainer.callbacks\[0\]._target_=seen_by_user.Seen: raised FileNotFound.*seen_by_user.py:3 in"),
