@@ -178,7 +178,7 @@ def _value(leaf: Any, copied: bool, merge: np.ufunc | None) -> Array:
     if merge is not None and isinstance(leaf, jax.Array):
         for shard in leaf.addressable_shards:
             array[shard.index] = merge(array[shard.index], np.asarray(shard.data))
-    # Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is told otherwise.
+    # Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is configured otherwise.
     if array.dtype.kind in "fc":
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     return array
