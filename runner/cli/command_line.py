@@ -15,7 +15,7 @@ from runner.cli.messages import is_group, short, unreadable
 from runner.config import hydra_keys, short_keys
 from runner.config.schema import RunConfig
 from runner.config.search_path import FLAG, NAME_FLAG
-from runner.config.texts import kept
+from runner.config.texts import kept, kind_at
 from runner.errors import ConfigError, did_you_mean
 from runner.host.session import command_module
 
@@ -90,7 +90,11 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             long_flags = [flag for flag in FLAGS if flag.startswith("--")]
             fix = did_you_mean(name, long_flags, "see --help")
-            meant = suggestions.for_key(name.lstrip("-").replace("-", "_"), value or next(rest, "..."))
+            key = name.lstrip("-").replace("-", "_")
+            value = value or next(rest, "...")
+            meant = suggestions.for_key(key, value)
+            if not meant and kind_at(key) is not None:
+                meant = f"{key}={value}"
             if meant:
                 fix = f"keys have no dashes: {meant}"
             raise ConfigError(f"{argument}: unknown flag; {fix}")

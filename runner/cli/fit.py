@@ -22,7 +22,7 @@ from runner.data.sources import keras_data
 from runner.data.sources.keras_data import SAMPLE_WEIGHT
 from runner.engine.common import Engine
 from runner.engine.optim import keras_classes
-from runner.errors import Interrupted, describe, invalid
+from runner.errors import ConfigError, EngineError, Interrupted, describe, invalid
 from runner.host import signals
 from runner.host.late import late
 from runner.layout import mesh as runner_mesh
@@ -142,7 +142,7 @@ def fit(
         rows = int(rows * (1.0 - validation_split))
         config |= {"dataset.train": f"train[:{rows}]", "dataset.test": f"train[{rows}:]"}
     elif validation_data is None:
-        arrays["test"] = dict(arrays["train"])
+        config["dataset.test"] = "train"
         config["trainer.evaluate_every"] = own.get("trainer.epochs", epochs)
     if class_weight is not None:
         if len(targets) > 1 or SAMPLE_WEIGHT in arrays["train"]:
@@ -187,6 +187,11 @@ def fit(
 
     try:
         return trained(typed_overrides([config], {}), start)
+    except (ConfigError, EngineError) as error:
+        # In the words of the call: the caller has typed no import paths.
+        text = str(error).replace(f"model._target_={_MODULE}.build", f"model={model.name}")
+        error.args = (text.replace(f"{_MODULE}.load", "fit"),)
+        raise
     finally:
         del sys.modules[_MODULE]  # else it would keep the arrays
 

@@ -68,9 +68,12 @@ def _of_hydra(text: str, arguments: Sequence[str]) -> str:
     """Returns an error of Hydra's, which has no key, with the argument that it is about, if its text names one."""
     several = re.match(r"Ambiguous value for argument '(.+?)=(.+?)' 1\.", text)
     if several:
+        kind = texts.kind_at(several[1])
+        if kind is str and re.search(r"\s", several[2]):  # a sentence, of which `texts.kept` has quoted the numbers
+            fix = _in_quotes(several[1], several[2].replace("'", ""))
+            return f"{several[1]}={several[2]}: has a comma, which Hydra takes for several values; {fix}"
         swept = [one for one in arguments if re.fullmatch(r"[+~\w./]+=[\w.+-]+(,[\w.+-]+)+", one)]
         fix = f"to run each, type -m {' '.join(dict.fromkeys([f'{several[1]}={several[2]}', *swept]))}"
-        kind = texts.kind_at(several[1])
         if kind is None or get_origin(kind) is list:
             fix += f", and for a list {several[1]}=[{several[2]}]"
         return f"{several[1]}={several[2]}: has several values, and one run takes one; {fix}"
@@ -226,9 +229,12 @@ def unreadable(text: str) -> ConfigError:
         cleaned = re.sub(r"[^\w.-]+", "_", value, flags=re.ASCII).strip("_.-")
         fix = f"set name={cleaned or 'exp1'}"
     elif value and _TYPED.fullmatch(text) and texts.kind_at(name) in (str, None):
-        alone = value.strip("'\"")
-        fix = f'put the value in quotes for Hydra, and all of it for the shell: "{name}={quoted(alone)}"'
+        fix = _in_quotes(name, value.strip("'\""))
     return ConfigError(f"'{short(text)}': can't be parsed as an override; {fix}")
+
+
+def _in_quotes(key: str, text: str) -> str:
+    return f'put the value in quotes for Hydra, and all of it for the shell: "{key}={quoted(text)}"'
 
 
 def short(text: str) -> str:

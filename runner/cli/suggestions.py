@@ -28,7 +28,7 @@ def for_key(name: str, value: str) -> str:
     >>> for_key("lr", "0.1")
     'optimizer.learning_rate=0.1'
     """
-    value = {"bf16": "bfloat16", "fp32": "float32"}.get(value, value)
+    value = _tables()["values"].get(value, value)
     found = [row for names, row in _tables()["keys"].items() if name in names.split()]
     return found[0].replace("<value>", value) if found else ""
 

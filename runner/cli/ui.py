@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,15 +49,22 @@ def main(arguments: Sequence[str]) -> int:
         print(f"a tracking server has the runs, and the page: {shown(uri)}")
         return EXIT_DONE
     _check_port(page.port)
-    print(f"http://{UI_HOST}:{page.port} shows {shown(uri)}; Ctrl-C ends it", flush=True)
+    print("MLflow starts its page ...", flush=True)
     command = (sys.executable, "-m", "mlflow", "ui", "--host", UI_HOST, "--port", str(page.port), "--workers", "1")
-    return _serve(command, {**os.environ, **_ENVIRONMENT, _STORE: uri})
+    ready = f"http://{UI_HOST}:{page.port} shows {shown(uri)}; Ctrl-C ends it"
+    return _serve(command, {**os.environ, **_ENVIRONMENT, _STORE: uri}, page.port, ready)
 
 
-def _serve(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def _serve(command: Sequence[str], environment: Mapping[str, str], port: int, ready: str) -> int:
+    """Prints the line `ready` when the server answers."""
     # In a group of its own: a Ctrl-C in the terminal would end its server with a traceback, and MLflow not at all.
     with subprocess.Popen(command, env=environment, start_new_session=True) as server:
         try:
+            while server.poll() is None:
+                with suppress(OSError), socket.create_connection((UI_HOST, port), timeout=1.0):
+                    print(ready, flush=True)
+                    break
+                time.sleep(0.2)
             return server.wait()
         finally:
             with suppress(ProcessLookupError):

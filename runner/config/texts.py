@@ -51,9 +51,10 @@ def kept(override: str) -> str:
     if path.rpartition(".")[0] == "tracking.tags":
         others.append("null")
     texts = value.split(",")
-    for index, text in enumerate(map(str.strip, texts)):
+    for index, spaced in enumerate(texts):
+        text = spaced.strip()
         if text.lower() in others or is_number(text):
-            texts[index] = quoted(text)
+            texts[index] = spaced.replace(text, quoted(text))
     return override.removesuffix(value + tail) + ",".join(texts) + tail
 
 

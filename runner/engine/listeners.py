@@ -5,11 +5,12 @@ Those of Keras's that steer have keys here. Imports no library itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.config import import_path
-from runner.errors import ConfigError, invalid
+from runner.errors import ConfigError, did_you_mean, invalid
 
 # What names a callback in errors, and the callback.
 Listener = tuple[str, Any]
@@ -34,8 +35,16 @@ def check(entries: Sequence[Mapping[str, Any]]) -> None:
     """Checks the paths of `trainer.callbacks` without importing them. Raises ConfigError."""
     for index, entry in enumerate(entries):
         key = f"trainer.callbacks[{index}].{_TARGET}"
-        import_path.check(key, entry[_TARGET])
-        _check_reads(key, entry[_TARGET], entry)
+        path = entry[_TARGET]
+        import_path.check(key, path)
+        _check_reads(key, path, entry)
+        file = import_path.source_of(path)
+        module, _, name = path.rpartition(".")
+        if module == "keras.callbacks" and file is not None:  # it lists them: `... import CSVLogger as CSVLogger`
+            known = re.findall(r" as (\w+)", file.read_text("utf-8"))
+            if name not in known:
+                problem = f"{module} has no {name}"
+                raise invalid(key, path, problem=problem, fix=did_you_mean(name, known, f"see {module} of Keras"))
 
 
 def _check_reads(key: str, path: str, options: Mapping[str, Any]) -> None:

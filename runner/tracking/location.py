@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -22,6 +23,7 @@ MLFLOW = "mlflow"
 VARIABLE = "MLFLOW_TRACKING_URI"
 _EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
 _RUN_NAME = "MLFLOW_RUN_NAME"
+_RUN_CONTEXT = "MLFLOW_RUN_CONTEXT"
 _DEFAULT_EXPERIMENT = "runner"
 _FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 _FORMS = "sqlite:///<file>, http(s)://<server>, or a database such as postgresql+psycopg://<user>@<host>/<name>"
@@ -130,9 +132,18 @@ def ui_lines(uri: str, experiment_id: str, run_id: str, *, metric: str = "", low
 
 
 def check(config: TrackingConfig) -> None:
-    """Rejects, by a ConfigError, a tracking URI of the config or environment whose form or scheme is invalid."""
+    """Rejects, by a ConfigError, an invalid tracking URI of the config or environment, or tags of the latter."""
     if MLFLOW not in config.writers:
         return
+    context = os.environ.get(_RUN_CONTEXT, "")
+    if context:
+        try:
+            is_mapping = isinstance(json.loads(context), dict)
+        except ValueError:
+            is_mapping = False
+        if not is_mapping:
+            fix = f'export {_RUN_CONTEXT}=\'{{"note": "quick"}}\''
+            raise invalid(_RUN_CONTEXT, context, problem="must be a JSON object of tags", fix=fix)
     variable = os.environ.get(VARIABLE, "").strip()
     if config.uri is not None:
         _check(TRACKING, config.uri)

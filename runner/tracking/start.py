@@ -17,7 +17,6 @@ from mlflow.entities import Metric, Param
 from mlflow.tracking.context.system_environment_context import SystemEnvironmentContext
 
 from runner.cluster import process
-from runner.errors import TrackingError
 from runner.host import session
 from runner.task.metrics import EPOCH, EVAL, default
 from runner.tracking.base import ENDED, RunSpec
@@ -122,20 +121,21 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
 
 def _source_tags(root: Path) -> dict[str, str]:
     """Returns MLflow's own tags of the source, and those of the environment."""
-    tags = {"mlflow.source.name": f"python -m {session.command_module()}", "mlflow.source.type": "LOCAL"}
+    module = session.command_module()
+    command = f"python -m {module}"
+    if Path(session.current().program).name == "runner":
+        command = module.replace(".", " ")
+    tags = {"mlflow.source.name": command, "mlflow.source.type": "LOCAL"}
     environment = SystemEnvironmentContext()
-    try:
-        if environment.in_context():
-            tags |= environment.tags()
-    except (ValueError, TypeError) as error:
-        raise TrackingError('MLFLOW_RUN_CONTEXT must be a JSON object of tags, as \'{"note": "quick"}\'') from error
+    if environment.in_context():
+        tags |= environment.tags()
     # In containers, a user id may have no name.
     with suppress(OSError, KeyError, ImportError):
         tags["mlflow.user"] = getpass.getuser()
     if (root / ".git").exists():
-        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        get_commit = ["git", "-C", str(root), "rev-parse", "HEAD"]
         with suppress(OSError, subprocess.SubprocessError):  # no git, or no commit yet
-            commit = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, timeout=_GIT_TIMEOUT_S)
+            commit = subprocess.check_output(get_commit, text=True, stderr=subprocess.DEVNULL, timeout=_GIT_TIMEOUT_S)
             tags["mlflow.source.git.commit"] = commit.strip()
     return tags
 

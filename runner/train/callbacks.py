@@ -16,11 +16,15 @@ from runner.task.base import Evaluation
 
 
 class Callbacks:
-    """Calls callbacks as `fit` does with `steps_per_execution=interval`; only process 0 has any."""
+    """Calls callbacks as `fit` does with `steps_per_execution=interval`; only process 0 has any.
 
-    def __init__(self, listeners: Sequence[Listener] = (), interval: int = 1) -> None:
+    `validates`: evaluations are of other examples than those of the training; without, `logs` has none, as in `fit`.
+    """
+
+    def __init__(self, listeners: Sequence[Listener] = (), interval: int = 1, *, validates: bool = True) -> None:
         self._listeners = listeners
         self._interval = interval
+        self._validates = validates
         self._model = NoModel()
         self._logs: dict[str, float] = {}
 
@@ -53,7 +57,7 @@ class Callbacks:
     def end_epoch(self, means: Mapping[str, float], evaluation: Evaluation | None) -> None:
         """Ends an epoch, with its evaluation if one was due."""
         logs = dict(means)
-        if evaluation is not None:
+        if evaluation is not None and self._validates:
             logs |= prefixed("val_", evaluation.metrics)
         # Sorted, as Keras does.
         self._logs = dict(sorted(logs.items()))

@@ -284,6 +284,7 @@ def run(
             end_together = partial(team.raise_if_requested, stop)
             profiler = profile.Profiler(trainer.profile, engine.trace, folder)
             asked = asking(engine, end_together)
+            validates = config.dataset.test != config.dataset.train  # `runner.fit` may have no others
             samples = Samples(asked, trainer.seed, task, folder, tracker.log_artifact)
             hooks = loop.LoopHooks(
                 log=points.log,
@@ -293,7 +294,7 @@ def run(
                 saver=saver,
                 profiler=profiler,
                 evaluated=samples.take,
-                callbacks=Callbacks(called, trainer.log_every_steps),
+                callbacks=Callbacks(called, trainer.log_every_steps, validates=validates),
             )
             if journal is not None:
                 hooks = replace(hooks, stepped=journal.update)

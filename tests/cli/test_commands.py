@@ -91,7 +91,7 @@ def test_the_ui_is_mlflows_own_server_on_this_machine_alone(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     started: list[tuple[str, dict[str, str]]] = []
-    monkeypatch.setattr(ui, "_serve", lambda command, env: started.append((" ".join(command), env)) or 0)
+    monkeypatch.setattr(ui, "_serve", lambda command, env, *_: started.append((" ".join(command), env)) or 0)
     assert run("runner.cli.ui", []) == 2
     assert "/outputs/mlflow.db: there is no such store; start a run" in capsys.readouterr().err
     (tmp_path / "outputs").mkdir()
@@ -111,6 +111,19 @@ def test_the_ui_is_mlflows_own_server_on_this_machine_alone(
     assert run("runner.cli.ui", ["uri=http://ann:pass@host:5000"]) == 0
     assert "http://ann:***@host:5000" in capsys.readouterr().out
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_address_of_the_page_is_printed_when_its_server_answers(
+    code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = f"import socket; socket.create_server(('127.0.0.1', {port})).accept(); print('asked', flush=True)"
+    if code:
+        program = f"raise SystemExit({code})"
+    assert ui._serve((sys.executable, "-c", program), os.environ, port, "ready") == code
+    assert sorted(capfd.readouterr().out.split()) == ([] if code else ["asked", "ready"])
 
 
 @pytest.mark.skipif(not (RUNNER.exists() and shutil.which("bash")), reason="needs bash and the installed command")

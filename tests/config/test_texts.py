@@ -49,7 +49,7 @@ def test_a_run_may_be_called_null() -> None:
         ("name=null", "name=null"),
         ("name='null'", "name='null'"),
         ("tracking.run_name=1.10,2.20,a", "tracking.run_name='1.10','2.20',a"),
-        ("tracking.run_name=choice(1.10, a, 2.20)", "tracking.run_name=choice('1.10', a,'2.20')"),
+        ("tracking.run_name=choice(1.10, a, 2.20)", "tracking.run_name=choice('1.10', a, '2.20')"),
         ("tracking.run_name=tag(x, shuffle(1.10,a))", "tracking.run_name=tag(x, shuffle('1.10',a))"),
         ("trainer.seed=choice(1,2)", "trainer.seed=choice(1,2)"),
         ("task.target=2024", "task.target='2024'"),

@@ -204,8 +204,14 @@ def compared(case: Case) -> dict[str, float]:
     ours.set_weights(stock.get_weights())
     history = stock.fit(**case.data, epochs=EPOCHS, shuffle=False, verbose=0).history
     options = {"mesh": case.mesh, "shuffle": False, "tracking__writers": [], **case.only_here}
-    results = runner.fit(ours, **case.data, epochs=EPOCHS, **options).results
-    found = {"weights": 0.0, "optimizer": 0.0}
+    logged: list[set[str]] = []
+    seen = keras.callbacks.LambdaCallback(on_epoch_end=lambda _, logs: logged.append(set(logs)))
+    results = runner.fit(ours, **case.data, epochs=EPOCHS, callbacks=[seen], **options).results
+    found = {
+        "weights": 0.0,
+        "optimizer": 0.0,
+        "names in logs": float(len((logged[-1] ^ set(history)) - set(case.evaluated_only))),
+    }
     for own, expected in zip(ours.weights, stock.weights, strict=True):
         found["weights"] = max(found["weights"], difference(own, expected))
     for own, expected in zip(ours.optimizer.variables, stock.optimizer.variables, strict=True):
@@ -259,6 +265,9 @@ def rejected() -> list[str]:
         lambda: runner.fit(compiled, X, CLASSES, validation_split=1.0),
         lambda: runner.fit(compiled, X, CLASSES, batch_size=0),
         lambda: runner.fit(compiled, X, CLASSES, sample_weight=WEIGHTS, class_weight={1: 2.0}),
+        lambda: runner.fit(compiled, X[:, :5], CLASSES),
+        lambda: runner.fit(compiled, X, CLASSES[:30]),
+        lambda: runner.fit(compiled, X, CLASSES, initial_epoch=2),
     ]
     lines = []
     for call in calls:

@@ -4,7 +4,9 @@ import pytest
 import sqlalchemy
 from mlflow import MlflowClient
 
-from runner.errors import TrackingError
+from runner.config.schema import TrackingConfig
+from runner.errors import ConfigError
+from runner.tracking import location
 from runner.tracking.location import absolute, default_uri, experiment_name, shown, sqlite_path, sqlite_uri, ui_lines
 
 
@@ -93,5 +95,5 @@ def test_mlflows_variables_count_where_the_config_has_no_value(opener, uri, monk
     assert [run.data.tags[key] for key in ("team", "n")] == ["vision", "1"]
     assert experiment_name("mine") == "mine"
     monkeypatch.setenv("MLFLOW_RUN_CONTEXT", "[1]")
-    with pytest.raises(TrackingError, match="MLFLOW_RUN_CONTEXT must be a JSON object"):
-        opener(uri)
+    with pytest.raises(ConfigError, match=r"MLFLOW_RUN_CONTEXT=\[1\]: must be a JSON object of tags; export"):
+        location.check(TrackingConfig())
