@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
@@ -23,6 +24,7 @@ from omegaconf import DictConfig
 from runner.host import paths, session
 
 FLAG = "--config-dir"
+_FLAGS = (FLAG, "-cd")
 NAME_FLAG = "--config-name"
 KEY = "hydra.searchpath"
 PRIMARY = "config"
@@ -117,9 +119,14 @@ def own() -> list[Path]:
 
 def named_folder(arguments: Sequence[str]) -> Path | None:
     """Returns the last folder of options that a command line names, absolute."""
-    words = "\0".join(arguments)
-    named = re.findall(rf"(?:^|\0)(?:{FLAG}|-cd)[=\0]([^\0]+)", words)
-    return Path(named[-1]).absolute() if named else None
+    named = ""
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        flag, _, value = argument.partition("=")
+        if before in _FLAGS:
+            named = argument
+        elif flag in _FLAGS and value:
+            named = value
+    return Path(named).absolute() if named else None
 
 
 def folders() -> list[Path]:
@@ -160,8 +167,6 @@ def readable_content_of(config: str) -> dict[str, Any]:
 
     For hints in another error, which a broken file of the user's must not hide.
     """
-    import yaml  # type: ignore[import-untyped] # only error messages and tests need it
-
     try:
         return content_of(config)
     # UnicodeDecodeError is a ValueError, and `defaults: 3` raises a TypeError.
@@ -177,8 +182,6 @@ def content_of(config: str) -> dict[str, Any]:
       yaml.YAMLError: the file is not YAML.
       AttributeError: it has no mapping.
     """
-    import yaml
-
     content = yaml.safe_load(file_of(config).read_text("utf-8"))
     shared: dict[str, Any] = {}
     for name in content.get("defaults") or []:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from runner.arrays import Arrays, Tensor, token_losses
+from runner.arrays import Arrays, Tensor, counted_sum, token_losses
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
 from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS
@@ -100,14 +100,16 @@ class LanguageModel(PerPosition):
             known = int(constants["vocabulary"][0])
         elif self.arrays[self.label].names:
             known = len(self.arrays[self.label].names)
-        if chosen is None and known is None:
-            problem = f"needs the vocabulary size, which array {self.label} does not show"
-            raise invalid("task.vocabulary", None, problem=problem, fix="set it, such as task.vocabulary=256")
-        if chosen is not None and known is not None and chosen < known:
+        if chosen is None:
+            if known is None:
+                problem = f"needs the vocabulary size, which array {self.label} does not show"
+                raise invalid("task.vocabulary", None, problem=problem, fix="set it, such as task.vocabulary=256")
+            return known
+        if known is not None and chosen < known:
             problem = f"must be at least {known}, the size of the dataset's vocabulary"
             fix = "remove task.vocabulary, or set a larger number, such as a multiple of 128"
             raise invalid("task.vocabulary", chosen, problem=problem, fix=fix)
-        return chosen or known or 0
+        return chosen
 
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks the weights of the labels, and the tokens of a user's arrays, those of the input and the labels.
@@ -257,17 +259,11 @@ class LanguageModel(PerPosition):
             nats_bt, right_bt = ops.head_losses(outputs[HIDDEN], outputs[HEAD], label_bt, weights_bt)
         else:
             nats_bt, right_bt = token_losses(ops, self.predictions(ops, outputs)["logits"], label_bt)
-
-        def summed(values_bt: Tensor, by_bt: Tensor) -> Tensor:
-            # Selected, not only multiplied by 0: the values of padding may be NaN.
-            counted_bt = ops.where(ops.greater(counts_bt, 0.0), values_bt, ops.zeros_like(values_bt))
-            return ops.sum(counted_bt * ops.cast(by_bt, counted_bt.dtype), axis=-1)
-
-        loss = summed(nats_bt, weights_bt)
-        right = summed(right_bt, counts_bt)
+        loss = counted_sum(ops, nats_bt, counts_bt, weights_bt)
+        right = counted_sum(ops, right_bt, counts_bt, counts_bt)
         entropy = loss
         if self._example_weight is not None:
-            entropy = summed(nats_bt, counts_bt)
+            entropy = counted_sum(ops, nats_bt, counts_bt, counts_bt)
         return {LOSS: loss, _RIGHT: right, _ENTROPY: entropy}
 
     def _sums(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

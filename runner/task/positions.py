@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runner.arrays import Arrays, Tensor, token_losses
+from runner.arrays import Arrays, Tensor, counted_sum, token_losses
 from runner.config.schema_task import PositionsOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.errors import ConfigError, invalid
@@ -325,12 +325,6 @@ class Positions(PerPosition):
             counts = counts * ops.cast(ops.not_equal(batch[self.masked_input], 0), "float32")
         return ops.where(is_real(ops, batch, len(counts.shape)), counts, ops.zeros_like(counts))
 
-    def _summed(self, ops: Arrays, values: Tensor, counts: Tensor) -> Tensor:
-        """Returns the sums (B,) of values (B, *P) times their counts (B, *P)."""
-        # Selected, not only multiplied by 0: the values of padding may be NaN.
-        selected = ops.where(ops.greater(counts, 0.0), values, ops.zeros_like(values))
-        return ops.sum(selected * counts, axis=tuple(range(1, len(self.positions) + 1)))
-
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,), cross-entropy in nats, summed over its counted positions and weighted."""
         if self._loss is not None:
@@ -346,7 +340,8 @@ class Positions(PerPosition):
         if self._class_weights is not None:
             one_hot = ops.one_hot(label, len(self._class_weights))
             nats = nats * ops.sum(one_hot * self._class_weights, axis=-1)
-        return self._weighted(ops, self._summed(ops, nats, self.counts(ops, batch)), batch)
+        counts = self.counts(ops, batch)
+        return self._weighted(ops, counted_sum(ops, nats, counts, counts), batch)
 
     def _chosen_loss(self, ops: Arrays, loss: losses.Loss, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,) of a Keras loss, summed over its counted positions."""
@@ -365,12 +360,13 @@ class Positions(PerPosition):
             terms = ops.mean(terms, axis=-1)
         if self._class_weights is not None:
             terms = terms * ops.sum(one_hot * self._class_weights, axis=-1)
-        return self._summed(ops, terms, counts)
+        return counted_sum(ops, terms, counts, counts)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the number of counted positions of each example that are predicted correctly."""
         _, right = token_losses(ops, self.logits(ops, outputs), self.labels(ops, batch))
-        return {"accuracy": self._summed(ops, right, self.counts(ops, batch))}
+        counts = self.counts(ops, batch)
+        return {"accuracy": counted_sum(ops, right, counts, counts)}
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the confusion matrix of each example (B, C, C), whose rows are labels; with many classes its sums.

@@ -14,10 +14,10 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .call import Matrix as Matrix
-    from .call import StepReport as StepReport
     from .call import assert_same as assert_same
     from .call import compare as compare
     from .call import matrix as matrix
+    from .report import StepReport as StepReport
 
 __all__ = ["Matrix", "StepReport", "assert_same", "compare", "matrix"]
 

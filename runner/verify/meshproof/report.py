@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from operator import attrgetter
+from pathlib import Path
 
 from .differences import FACTOR, ULPS, Check
 from .rounding import Rounding
@@ -273,3 +275,79 @@ def plain(record: Check | Sensitivity) -> dict[str, object]:
         if isinstance(value, float) and not math.isfinite(value):
             fields[key] = str(value)
     return fields
+
+
+@dataclass(frozen=True)
+class StepReport(Report):
+    """A comparison of a step with its reference; printed, its table.
+
+    Attributes:
+      inside: with `intermediates`, the first of them that differs in the first step that differs; else empty.
+      unequal: leaves and outputs of which devices have different copies, though they are to be the same.
+    """
+
+    inside: str = ""
+    unequal: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What is compared with one device, in words."""
+        return "the step"
+
+    def __str__(self) -> str:
+        rows = [list(COLUMNS), *(row.cells for row in self.rows)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+        lines = []
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False)]
+            cells += [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join([*lines, self.line(), *self._notes(), self.basis()])
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.inside:
+            notes.append(f"the first value inside the step that differs: {self.inside}")
+        if self.unequal:
+            notes.append(f"devices have different copies of: {', '.join(self.unequal)}")
+        return notes
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns everything as plain values, which JSON can write."""
+        return self.content() | {"inside": self.inside or None, "unequal": list(self.unequal)}
+
+    def to_html(self, path: str | Path) -> None:
+        """Writes one file without scripts or links: the verdict, the table and where the tolerance comes from."""
+        head = "".join(f"<th>{html.escape(title)}</th>" for title in COLUMNS)
+        body = []
+        for row in self.rows:
+            marked = "" if row.passed else ' class="failed"'
+            body.append(f"<tr{marked}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells) + "</tr>")
+        notes = [f"<p>{html.escape(note)}</p>" for note in self._notes()]
+        Path(path).write_text(
+            _PAGE.format(
+                verdict=self.verdict,
+                line=html.escape(self.line()),
+                notes="".join(notes),
+                head=head,
+                body="\n".join(body),
+                basis=html.escape(self.basis()),
+            ),
+            "utf-8",
+        )
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>meshproof: {verdict}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem; max-width: 80rem }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
+th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #ccc }}
+td:nth-child(n+4), th:nth-child(n+4) {{ text-align: right }}
+.failed {{ color: #b00020; font-weight: 600 }}
+</style>
+<h1>{verdict}</h1><p>{line}</p>{notes}
+<table><thead><tr>{head}</tr></thead><tbody>
+{body}
+</tbody></table><p>{basis}</p></html>
+"""
