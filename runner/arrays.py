@@ -302,10 +302,3 @@ def token_losses(ops: Arrays, logits: Tensor, label: Tensor) -> tuple[Tensor, Te
     past_the_end = ops.cast(ops.zeros_like(shifted), "int32") + size
     first = ops.min(ops.where(is_largest, ops.zeros_like(past_the_end) + token, past_the_end), axis=-1)
     return nats, ops.cast(ops.equal(first, label), "float32")
-
-
-def counted_sum(ops: Arrays, values: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
-    """Returns the sums (B,) of values (B, *P) times their weights, over the positions *P whose count is above 0."""
-    # Selected, not only multiplied by 0: the values of padding may be NaN.
-    selected = ops.where(ops.greater(counts, 0.0), values, ops.zeros_like(values))
-    return ops.sum(selected * ops.cast(weights, selected.dtype), axis=tuple(range(1, len(values.shape))))

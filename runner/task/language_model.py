@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from runner.arrays import Arrays, Tensor, counted_sum, token_losses
+from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
 from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS
@@ -17,7 +17,7 @@ from runner.task import classes, generation
 from runner.task.base import LOSS, Ask, Outputs, OutputSpec, Shapes, TaskData
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.positions import PerPosition, without_roles
-from runner.task.supervised import is_real
+from runner.task.supervised import counted_sum, is_real
 
 # Names of the outputs of a model that leaves the logits to the loss.
 HIDDEN = "hidden"

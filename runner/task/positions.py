@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runner.arrays import Arrays, Tensor, counted_sum, token_losses
+from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import PositionsOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.errors import ConfigError, invalid
@@ -36,6 +36,7 @@ from runner.task.supervised import (
     Supervised,
     as_counts,
     by_class,
+    counted_sum,
     default_target,
     f1,
     is_one_number,

@@ -337,3 +337,10 @@ def columns(ops: Arrays, batch: Mapping[str, Tensor], names: Sequence[str]) -> T
     if len(arrays) == 1:
         return arrays[0]
     return ops.concatenate(arrays, axis=1)
+
+
+def counted_sum(ops: Arrays, values: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
+    """Returns the sums (B,) of values (B, *P) times their weights, over the positions *P whose count is above 0."""
+    # Selected, not only multiplied by 0: the values of padding may be NaN.
+    selected = ops.where(ops.greater(counts, 0.0), values, ops.zeros_like(values))
+    return ops.sum(selected * ops.cast(weights, selected.dtype), axis=tuple(range(1, len(values.shape))))
