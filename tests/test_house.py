@@ -118,14 +118,14 @@ def test_no_file_is_over_600_lines() -> None:
 # Lines of each folder, all of them: code, docstrings, comments and empty ones. A change that needs more room says what
 # goes for it. Commands and what starts their processes share theirs, since sweeps are above both.
 BUDGET = {
-    "cli+cluster": 6_550,
+    "cli+cluster": 6_575,
     "verify": 5_320,  # design says 5,000
-    "train": 3_260,
+    "train": 3_265,
     "plan": 4_850,
     "checkpoint": 2_830,
     "tracking": 1_800,
-    "engine": 10_570,
-    "model": 4_140,
+    "engine": 10_575,
+    "model": 4_105,
     "task": 4_225,
     "layout": 2_055,
     "data": 6_320,
