@@ -34,7 +34,7 @@ def test_what_a_run_cannot_take_is_one_line(tmp_path: Path) -> None:
         "validation_split=1.0: must be from 0 to below 1",
         "dataset.batch_size=0: must be",
         "class_weight={1:2.0}: needs one output",
-        "model=sequential_2: the builder raised ValueError: Input 0",
+        "model=sequential: the builder raised ValueError: Input 0",
         "fit: x has 40 examples and label has 30",
         "initial_epoch=2: unknown key",
     ]
