@@ -217,6 +217,9 @@ def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
     yield "float64 of NumPy", lambda: compare(on_mesh(), jax.jit(reference), state=in_float64(), **split)
     yield "bfloat16 products", lambda: compare(low)
     yield "bfloat16 products, wrong", lambda: compare(lambda s, b: low(s, b | {"x": b["x"] * 1.1}))
+    in_plane = {"one": complex_step, "state": {"w": np.arange(6) * (1 - 0.5j)}} | split
+    yield "complex weights", lambda: compare(jax.jit(complex_step), **in_plane)
+    yield "complex weights, not conjugated", lambda: compare(functools.partial(complex_step, sign=-1), **in_plane)
     partial = {"steps": 0, "given": [*batches(), *batches(5)]}
     yield "evaluation", lambda: compare(still, still, **partial)
     yield "evaluation, partial batch wrong", lambda: compare(still_wrong, still, **partial)
@@ -237,6 +240,11 @@ def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
     yield "one batch", lambda: compare(reference, given=batches()[0])
     yield "15 rows", lambda: compare(reference, given=batches(15), **split)
     yield "no parameters", lambda: compare(reference, parameters="nothing")
+
+
+def complex_step(state: Tree, batch: Tree, sign: int = 1) -> tuple[Tree, Tree]:
+    loss, gradient = jax.value_and_grad(lambda weights: jnp.mean(jnp.abs(batch["x"] @ weights - 1) ** 2))(state["w"])
+    return {"w": state["w"] - RATE * (gradient.real - 1j * sign * gradient.imag)}, {"loss": loss}
 
 
 def inside(state: State, batch: Tree) -> Tree:

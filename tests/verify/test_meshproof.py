@@ -19,7 +19,7 @@ WEIGHTS = [f"weights/{layer}/{name}" for layer in ("first", "last") for name in 
 SLOTS = [name.replace("weights", "velocity") for name in WEIGHTS]
 VERIFIED = [
     *("mesh: ", "jitted, sharded as it is", "gradients", "bfloat16 state", "bfloat16 products", "evaluation"),
-    *("one weight", "float64 of NumPy", "a factor of 0"),
+    *("one weight", "float64 of NumPy", "a factor of 0", "complex weights"),
 ]
 # Case -> the variable that differs first; a loss belongs to none.
 MISMATCH = {
@@ -36,6 +36,7 @@ MISMATCH = {
     "evaluation, partial batch wrong": ["outputs/loss of batch 2", "outputs/loss of batch 3"],
     "evaluation, a scale of ones reversed": ["outputs/scaled of batch 0", "outputs/scaled of batch 1"],
     "inside": [""],
+    "complex weights, not conjugated": ["w"],
 }
 # Case -> parts of its sentence.
 REFUSED = {

@@ -544,7 +544,7 @@ def _read_by_outputs(side: Side, values: Arrays, *, compiled: bool) -> list[str]
     function, arrays = _functional(side, values)
     floats = {}
     for place, array in enumerate(arrays):
-        if not trees.is_key(array) and trees.is_float(np.asarray(array)):
+        if not trees.is_key(array) and jnp.issubdtype(np.asarray(array).dtype, np.inexact):
             floats[place] = array
 
     def total(values: list[Any]) -> Any:

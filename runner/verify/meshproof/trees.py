@@ -30,7 +30,7 @@ def named(tree: Tree, name: str) -> dict[str, Any]:
 
 
 def host(tree: Tree, name: str, *, copied: bool = True, merge: np.ufunc | None = None) -> Arrays:
-    """Returns a pytree's arrays and numbers on the host by path.
+    """Returns a pytree's arrays and numbers on the host by path, complex ones as real and imaginary part, (2, ...).
 
     `copied` where a step may donate their buffers. `merge` makes one array of the copies of all devices; None: the
     first copy is returned.
@@ -78,6 +78,8 @@ def on_host(tree: Tree, values: Mapping[str, Array], name: str) -> Tree:
         value = values.get(path, leaf)
         if is_key(leaf):
             value = _with_value(leaf, value, None)
+        elif path in values:
+            value = _joined(leaf, value)
         leaves.append(value)
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
@@ -120,13 +122,11 @@ def selected(paths: Sequence[str], parameters: Select) -> list[str]:
 
 
 def comparable(arrays: Mapping[str, Array]) -> Arrays:
-    """Returns arrays in the dtypes that are compared: float32 of lower floats, complex numbers as pairs."""
+    """Returns arrays in the dtypes that are compared: float32 of lower floats."""
     found = {}
     for path, value in arrays.items():
         if value.dtype == bool:
             value = value.astype(np.int8)
-        elif jnp.issubdtype(value.dtype, np.complexfloating):
-            value = np.stack([value.real, value.imag])
         elif jnp.issubdtype(value.dtype, np.floating) and value.dtype.kind != "f":
             value = value.astype(np.float32)
         found[path] = value
@@ -181,10 +181,15 @@ def _value(leaf: Any, copied: bool, merge: np.ufunc | None) -> Array:
     # Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is configured otherwise.
     if array.dtype.kind in "fc":
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
-    return array
+    return np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
+
+
+def _joined(leaf: Any, value: Array) -> Array:
+    return value[0] + 1j * value[1] if np.iscomplexobj(leaf) else value
 
 
 def _with_value(leaf: Any, value: Array, device: jax.Device | None) -> Any:
+    value = _joined(leaf, value)
     if isinstance(leaf, bool | int | float | complex):
         return type(leaf)(value.item())
     if not isinstance(leaf, jax.Array):
