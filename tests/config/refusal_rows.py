@@ -158,7 +158,6 @@ ROWS: list[tuple[str, ...]] = [
     ("hydra/launcher=nope", "hydra/launcher=nope:", "processes"),
     ("hydra.searchpath=[nope]", "hydra.searchpath=[nope]:", "file://"),
     ("trainer.epochs=1  --multrun", "--multrun:", "did you mean --multirun?"),
-    ("--cfg  foo", "--cfg foo:", "must be one of job, hydra, all"),
     ("trainer.epochs=1  --config-dir", "--config-dir", "must be an existing folder"),
     ("--config-name  nope", "--config-name nope:"),
     ("trainer.epochs=1  -m  resume=latest", "resume=latest:", "drop -m"),

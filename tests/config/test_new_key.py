@@ -1,6 +1,7 @@
 """A key is declared in one place: check, message, reference and fuzzer follow from its field."""
 
 from dataclasses import make_dataclass
+from inspect import cleandoc
 from typing import Any
 
 import pytest
@@ -13,11 +14,11 @@ from runner.errors import ConfigError
 from tests.campaign import fuzz_cases
 from tests.docs import reference
 
-DOCUMENTATION = f"""{(TrainerConfig.__doc__ or "").rstrip()}
-      warm_batches: batches before the first timed one.
-      pace: how fast to go.
-      share: fraction of the time.
-    """
+DOCUMENTATION = f"""{cleandoc(TrainerConfig.__doc__ or "")}
+  warm_batches: batches before the first timed one.
+  pace: how fast to go.
+  share: fraction of the time.
+"""
 
 
 @pytest.fixture

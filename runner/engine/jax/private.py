@@ -1,6 +1,7 @@
 """Private interfaces of JAX and Keras 3 that the engine depends on. Each docstring says what breaks without it.
 
-Written against jax 0.10.2 and keras 3.15.1; tests/engine/test_jax_private.py names those that a later version lacks.
+Written against jax 0.10.2 and 0.12.0.1, and keras 3.15.1; tests/engine/test_jax_private.py names those that a later
+version lacks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jax import lax
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.interpreters import ad
 from jax._src.lib import _jax
+from jax._src.lib.mlir.dialects import hlo
 from jax.extend.core import Jaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 from keras.src import backend
@@ -30,6 +32,7 @@ from runner.errors import invalid
 from runner.task.compiled import Compile
 
 ArrayFunction = Callable[..., jax.Array]
+_OF_TENSORFLOW = "1.15.0"  # what jax 0.10.2 writes
 # JAX's own, so that a second call of `bind_gloo` does not wrap the first.
 _make_gloo = _jax.make_gloo_tcp_collectives
 
@@ -46,6 +49,20 @@ BOOKKEEPING = (
     "_outbound_nodes",
     "_tracker",
 )
+
+
+@contextmanager
+def readable_by_tensorflow() -> Iterator[None]:
+    """Lets JAX write programs in a version of StableHLO that TensorFlow 2.21 reads.
+
+    Without it TensorFlow can't load the export of a model on JAX 0.12.
+    """
+    chosen = hlo.get_version_from_compatibility_requirement
+    hlo.get_version_from_compatibility_requirement = lambda kind: hlo.get_smaller_version(chosen(kind), _OF_TENSORFLOW)
+    try:
+        yield
+    finally:
+        hlo.get_version_from_compatibility_requirement = chosen
 
 
 def bind_gloo(address: str) -> None:

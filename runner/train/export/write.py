@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
     from jax import export
+
+    from runner.engine.jax import private
 else:
     # To write a JAX run's Keras file, TensorFlow may not be installed; and the reverse.
     jax = late("jax")
     keras = late("keras")
     tf = late("tensorflow")
     export = late("jax.export")
+    private = late("runner.engine.jax.private")
 
 _LONGEST = 300  # characters of a reason
 # The memory address in an object's repr, which says nothing to a user and differs each time.
@@ -124,8 +127,9 @@ def _from_keras3(plain: PlainModel, served: Served, path: Path) -> None:
     archive.track(plain.model)
     # Without this the program runs only on the kind of device that it was written on.
     platforms = {"native_serialization_platforms": ("cpu", "cuda")}
-    archive.add_endpoint("serve", answer, input_signature=[_signature(served)], jax2tf_kwargs=platforms)
-    archive.write_out(str(path), verbose=False)
+    with private.readable_by_tensorflow():
+        archive.add_endpoint("serve", answer, input_signature=[_signature(served)], jax2tf_kwargs=platforms)
+        archive.write_out(str(path), verbose=False)
 
 
 def write_program(plain: PlainModel, served: Served, folder: Path) -> None:
