@@ -95,12 +95,10 @@ def train_ours(optimizer: str, examples: Path, folder: Path) -> None:
 
     turns = Turns()
 
-    def start_period(display: Display, name: str, steps: int, done: int = 0) -> None:
-        del display, name, steps, done
+    def start_period(*_: Any) -> None:
         turns.begin()
 
-    def end_period(display: Display, *_: Any) -> None:
-        del display
+    def end_period(*_: Any) -> None:
         turns.end()
 
     # A period between evaluations is an epoch here.

@@ -118,15 +118,15 @@ def test_no_file_is_over_600_lines() -> None:
 # Lines of each folder, all of them: code, docstrings, comments and empty ones. A change that needs more room says what
 # goes for it. Commands and what starts their processes share theirs, since sweeps are above both.
 BUDGET = {
-    "cli+cluster": 6_575,
-    "verify": 5_320,  # design says 5,000
+    "cli+cluster": 6_605,
+    "verify": 5_340,  # design says 5,000
     "train": 3_270,
     "plan": 4_850,
-    "checkpoint": 2_830,
+    "checkpoint": 2_825,
     "tracking": 1_800,
     "engine": 10_595,
     "model": 4_105,
-    "task": 4_225,
+    "task": 4_220,
     "layout": 2_055,
     "data": 6_320,
     "config": 3_765,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -11,6 +12,7 @@ from hydra.errors import HydraException
 
 from runner.checkpoint.arguments import MULTIRUN
 from runner.cli import suggestions
+from runner.cli.commands import commands
 from runner.cli.messages import is_group, short, unreadable
 from runner.config import hydra_keys, short_keys
 from runner.config.schema import RunConfig
@@ -35,6 +37,7 @@ _OF_PRINTING = ("--resolve", "--package", "-p")
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
 # Of a file, whose name has 255 bytes at most, without its `.yaml`.
 _LONGEST_NAME = 250
+_PLAIN = re.compile(r"[\w.][\w./-]*", re.ASCII)  # a value that needs no quotes
 # Groups of which a config has one option, unlike `experiment` and a user's own.
 _GROUPS = frozenset(RunConfig.__dataclass_fields__)
 
@@ -93,10 +96,12 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             key = name.lstrip("-").replace("-", "_")
             value = value or next(rest, "...")
             meant = suggestions.for_key(key, value)
-            if not meant and kind_at(key) is not None:
+            if not meant and key not in commands() and kind_at(key) is not None and _PLAIN.fullmatch(value):
                 meant = f"{key}={value}"
             if meant:
                 fix = f"keys have no dashes: {meant}"
+            elif key in commands():
+                fix = f"a command comes first, without dashes: runner {key} ..."
             raise ConfigError(f"{argument}: unknown flag; {fix}")
     return flags, overrides
 

@@ -142,7 +142,7 @@ def fit(
         rows = int(rows * (1.0 - validation_split))
         config |= {"dataset.train": f"train[:{rows}]", "dataset.test": f"train[{rows}:]"}
     elif validation_data is None:
-        config["dataset.test"] = "train"
+        arrays["test"] = dict(arrays["train"])
         config["trainer.evaluate_every"] = own.get("trainer.epochs", epochs)
     if class_weight is not None:
         if len(targets) > 1 or SAMPLE_WEIGHT in arrays["train"]:
@@ -181,14 +181,22 @@ def fit(
             # JAX has begun with fewer devices, or with too few threads for them. Its old arrays stay readable.
             backend.clear_backends()
         ended = partial(_put_back, model)
-        command = partial(train.run, verify=_verified, given=callbacks, ended=ended, how_to_continue=_TO_CONTINUE)
+        validates = validation_data is not None or validation_split > 0.0
+        command = partial(
+            train.run,
+            verify=_verified,
+            given=callbacks,
+            validates=validates,
+            ended=ended,
+            how_to_continue=_TO_CONTINUE,
+        )
         with _in_this_process():
             app.run_here(command, arguments)
 
     try:
         return trained(typed_overrides([config], {}), start)
     except (ConfigError, EngineError) as error:
-        # In the words of the call: the caller has typed no import paths.
+        # The caller has typed no import paths.
         text = str(error).replace(f"model._target_={_MODULE}.build", f"model={model.name}")
         error.args = (text.replace(f"{_MODULE}.load", "fit"),)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import get_origin
 
@@ -68,12 +69,18 @@ def _of_hydra(text: str, arguments: Sequence[str]) -> str:
     """Returns an error of Hydra's, which has no key, with the argument that it is about, if its text names one."""
     several = re.match(r"Ambiguous value for argument '(.+?)=(.+?)' 1\.", text)
     if several:
-        kind = texts.kind_at(several[1])
-        if kind is str and re.search(r"\s", several[2]):  # a sentence, of which `texts.kept` has quoted the numbers
-            fix = _in_quotes(several[1], several[2].replace("'", ""))
-            return f"{several[1]}={several[2]}: has a comma, which Hydra takes for several values; {fix}"
+        key = several[1].lstrip("+~")
+        kind = texts.kind_at(key)
+        # As typed: `texts.kept` has put numbers into quotes.
+        value = re.sub(r"'([^']*)'", lambda found: found[1] if texts.is_number(found[1]) else found[0], several[2])
+        is_sentence = any(re.search(r"\s", part.strip()) for part in value.split(","))
+        if kind is str and is_sentence and "'" not in value and _TYPED.fullmatch(f"{key}={value}"):
+            problem = "Hydra reads the comma as the end of a value"
+            return f"{key}={value}: {problem}; {_in_quotes(key, value)}"
+        value = re.sub(r"\s*,\s*", ",", several[2])
         swept = [one for one in arguments if re.fullmatch(r"[+~\w./]+=[\w.+-]+(,[\w.+-]+)+", one)]
-        fix = f"to run each, type -m {' '.join(dict.fromkeys([f'{several[1]}={several[2]}', *swept]))}"
+        of_sweep = dict.fromkeys(map(shlex.quote, [f"{several[1]}={value}", *swept]))
+        fix = f"to run each, type -m {' '.join(of_sweep)}"
         if kind is None or get_origin(kind) is list:
             fix += f", and for a list {several[1]}=[{several[2]}]"
         return f"{several[1]}={several[2]}: has several values, and one run takes one; {fix}"

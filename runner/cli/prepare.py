@@ -55,8 +55,7 @@ def prepare(composed: DictConfig, typed: Sequence[str] = ()) -> tuple[RunConfig,
         problem = "is for runner.verify, runner.evaluate, runner.generate and runner.export"
         raise invalid("run", config.run, problem=problem, fix=f"set resume={config.run} to continue training that run")
     checks_hardware.check_command(config.hardware, config.plan.compiler, config.advise.devices, module)
-    of_sweep = membership.membership() is not None
-    short_keys.check_read(typed, command_module(""), verifies=config.trainer.verify_first, of_sweep=of_sweep)
+    short_keys.check_read(typed, command_module(""), verifies=config.trainer.verify_first)
     if module != _DATA_MODULE:
         checks_task.check(config)
     subdir = composed.hydra.output_subdir

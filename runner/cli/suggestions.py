@@ -28,9 +28,12 @@ def for_key(name: str, value: str) -> str:
     >>> for_key("lr", "0.1")
     'optimizer.learning_rate=0.1'
     """
-    value = _tables()["values"].get(value, value)
-    found = [row for names, row in _tables()["keys"].items() if name in names.split()]
-    return found[0].replace("<value>", value) if found else ""
+    for names, row in _tables()["keys"].items():
+        if name in names.split():
+            if row.endswith("precision=<value>"):
+                value = _tables()["precisions"].get(value, value)
+            return row.replace("<value>", value)
+    return ""
 
 
 def for_option(group: str, option: str) -> tuple[str, str]:

@@ -56,19 +56,24 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(command: Sequence[str], environment: Mapping[str, str], port: int, ready: str) -> int:
-    """Prints the line `ready` when the server answers."""
+    """Runs the server, and prints the line `ready` when it answers; returns its exit code."""
     # In a group of its own: a Ctrl-C in the terminal would end its server with a traceback, and MLflow not at all.
     with subprocess.Popen(command, env=environment, start_new_session=True) as server:
         try:
-            while server.poll() is None:
-                with suppress(OSError), socket.create_connection((UI_HOST, port), timeout=1.0):
-                    print(ready, flush=True)
-                    break
+            while server.poll() is None and not _answers(port):
                 time.sleep(0.2)
+            if server.returncode is None:
+                print(ready, flush=True)
             return server.wait()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGTERM)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((UI_HOST, port), timeout=1.0):
+        return True
+    return False
 
 
 def _check_port(port: int) -> None:

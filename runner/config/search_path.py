@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def own() -> list[Path]:
 def named_folder(arguments: Sequence[str]) -> Path | None:
     """Returns the last folder of options that a command line names, absolute."""
     named = ""
-    for before, argument in zip(["", *arguments], arguments, strict=False):
+    for before, argument in pairwise(["", *arguments]):
         flag, _, value = argument.partition("=")
         if before in _FLAGS:
             named = argument

@@ -32,10 +32,10 @@ _SIZES = {"gpt": "model/size", "keras_hub": "model/hub"}
 _FREE_MAPPINGS = ("mesh.axes", "layout.inputs", "tracking.tags")
 
 
-def check_read(arguments: Sequence[str], module: str, *, verifies: bool, of_sweep: bool) -> None:
+def check_read(arguments: Sequence[str], module: str, *, verifies: bool) -> None:
     """Checks that no key is typed that this command, as `runner.generate`, ignores.
 
-    A preset and a recorded run may have any. `verifies` is `trainer.verify_first`; `of_sweep`: a sweep started it.
+    A preset and a recorded run may have any. `verifies` is `trainer.verify_first`.
 
     Raises:
       ConfigError: there is such a key.
@@ -51,8 +51,8 @@ def check_read(arguments: Sequence[str], module: str, *, verifies: bool, of_swee
             problem = "a run reads it with trainer.verify_first=true only"
             fix = f"set trainer.verify_first=true, remove {name}, or run python -m runner.verify"
             raise invalid(name, value, problem=problem, fix=fix)
-        if not of_sweep and f"{name}.".replace("/", ".").startswith(_OF_SWEEPS):
-            raise invalid(name, value, problem="only a sweep reads it", fix=f"add -m, or remove {name}")
+        if f"{name}.".replace("/", ".").startswith(_OF_SWEEPS):
+            raise invalid(name, value, problem="only a sweep (-m, runner.sweep) reads it", fix=f"remove {name}")
 
 
 def typed_argument(text: str, module: str) -> str:

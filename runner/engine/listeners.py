@@ -40,9 +40,9 @@ def check(entries: Sequence[Mapping[str, Any]]) -> None:
         _check_reads(key, path, entry)
         file = import_path.source_of(path)
         module, _, name = path.rpartition(".")
-        if module == "keras.callbacks" and file is not None:  # it lists them: `... import CSVLogger as CSVLogger`
+        if module == "keras.callbacks" and file is not None:  # of lines such as `import CSVLogger as CSVLogger`
             known = re.findall(r" as (\w+)", file.read_text("utf-8"))
-            if name not in known:
+            if known and name not in known:
                 problem = f"{module} has no {name}"
                 raise invalid(key, path, problem=problem, fix=did_you_mean(name, known, f"see {module} of Keras"))
 

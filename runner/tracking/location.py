@@ -132,18 +132,18 @@ def ui_lines(uri: str, experiment_id: str, run_id: str, *, metric: str = "", low
 
 
 def check(config: TrackingConfig) -> None:
-    """Rejects, by a ConfigError, an invalid tracking URI of the config or environment, or tags of the latter."""
+    """Rejects an invalid tracking URI, or invalid tags of the environment. Raises ConfigError."""
     if MLFLOW not in config.writers:
         return
-    context = os.environ.get(_RUN_CONTEXT, "")
-    if context:
+    context = os.environ.get(_RUN_CONTEXT)
+    if context is not None:
         try:
             is_mapping = isinstance(json.loads(context), dict)
         except ValueError:
             is_mapping = False
         if not is_mapping:
             fix = f'export {_RUN_CONTEXT}=\'{{"note": "quick"}}\''
-            raise invalid(_RUN_CONTEXT, context, problem="must be a JSON object of tags", fix=fix)
+            raise invalid(_RUN_CONTEXT, context or "''", problem="must be a JSON object of tags", fix=fix)
     variable = os.environ.get(VARIABLE, "").strip()
     if config.uri is not None:
         _check(TRACKING, config.uri)

@@ -7,6 +7,7 @@ import json
 import math
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -121,10 +122,9 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
 
 def _source_tags(root: Path) -> dict[str, str]:
     """Returns MLflow's own tags of the source, and those of the environment."""
-    module = session.command_module()
-    command = f"python -m {module}"
-    if Path(session.current().program).name == "runner":
-        command = module.replace(".", " ")
+    command = f"python -m {session.command_module()}"
+    if Path("".join(sys.orig_argv[1:2])).name == "runner":  # the installed command
+        command = session.command_module().replace(".", " ")
     tags = {"mlflow.source.name": command, "mlflow.source.type": "LOCAL"}
     environment = SystemEnvironmentContext()
     if environment.in_context():

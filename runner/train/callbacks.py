@@ -18,7 +18,7 @@ from runner.task.base import Evaluation
 class Callbacks:
     """Calls callbacks as `fit` does with `steps_per_execution=interval`; only process 0 has any.
 
-    `validates`: evaluations are of other examples than those of the training; without, `logs` has none, as in `fit`.
+    With `validates`, the logs of an epoch have its evaluation.
     """
 
     def __init__(self, listeners: Sequence[Listener] = (), interval: int = 1, *, validates: bool = True) -> None:

@@ -80,6 +80,7 @@ def run(
     composed: DictConfig,
     verify: Verify,
     given: Sequence[Any] = (),
+    validates: bool = True,
     ended: Callable[[Engine, OptimizerConfig, int], None] = lambda *_: None,
     how_to_continue: str = "",
 ) -> None:
@@ -92,6 +93,7 @@ def run(
       composed: the same as Hydra composed it, for the record.
       verify: verifies it first where `trainer.verify_first` is set.
       given: callbacks beside those of `trainer.callbacks`.
+      validates: give callbacks the evaluations, as `val_loss` and so on.
       ended: takes the engine that has been trained, its optimizer's config and the number of its steps.
       how_to_continue: line that says how to continue a run that has ended early; empty: the command that does.
 
@@ -284,7 +286,6 @@ def run(
             end_together = partial(team.raise_if_requested, stop)
             profiler = profile.Profiler(trainer.profile, engine.trace, folder)
             asked = asking(engine, end_together)
-            validates = config.dataset.test != config.dataset.train  # `runner.fit` may have no others
             samples = Samples(asked, trainer.seed, task, folder, tracker.log_artifact)
             hooks = loop.LoopHooks(
                 log=points.log,

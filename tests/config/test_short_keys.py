@@ -39,14 +39,14 @@ def test_a_command_has_its_own_short_keys_and_rejects_those_of_others(
 )
 def test_a_typed_key_that_the_command_ignores_is_rejected(typed: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        check_read(["mesh=single", typed], "runner", verifies=False, of_sweep=False)
+        check_read(["mesh=single", typed], "runner", verifies=False)
     reader = said.rpartition("python -m ")[2].partition(" ")[0].partition(";")[0]
     command = reader if "only python" in said else "runner"
-    check_read([typed], command, verifies=True, of_sweep=False)
+    check_read([typed], command, verifies=True)
     # A user's program may call any command.
-    check_read(["evaluate.split=train", "verify.steps=3"], "", verifies=False, of_sweep=False)
+    check_read(["evaluate.split=train", "verify.steps=3"], "", verifies=False)
     # Hydra's own groups and options are not keys of a command.
-    check_read(["evaluate=default", "tracking=none", "hydra.run.dir=a"], "runner", verifies=False, of_sweep=False)
+    check_read(["evaluate=default", "tracking=none", "hydra.run.dir=a"], "runner", verifies=False)
 
 
 def test_a_published_size_fills_the_keys_of_the_typed_model_and_its_vocabulary() -> None:

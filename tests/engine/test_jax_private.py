@@ -102,15 +102,21 @@ def giver():
     layer = keras.layers.Dense(2)
     return hub_private.producer(layer(keras.Input((3,)))) is layer
 
-for name, question in (("convolution", convolution), ("stored", stored), ("giver", giver),
-                       ("operations", operations), ("saving", saving), ("forgotten", forgotten)):
-    ask(name, question)
+def stablehlo():
+    exported = jax.export.export(jax.jit(lambda x: x + 1))
+    with private.readable_by_tensorflow():
+        old = exported(np.ones(2)).mlir_module_serialized
+    return b"StableHLO_v1.15.0" in old
+
+for question in (convolution, stored, giver, operations, saving, forgotten, stablehlo):
+    ask(question.__name__, question)
 print(json.dumps(found))
 """
 EXPECTED: dict[str, Any] = {
     "stored": [True, True, True],
     "saving": [False, None],  # Keras has not asked for TensorFlow, and will when it is next used
     "giver": True,
+    "stablehlo": True,
     "operations": [["take", 2, "axis"], ["attention", 3, "scale"]],
     "convolution": [[[[2, 5, 5, 4], 0]] * 2, [[1.0, 2.0]] * 2, True],  # the kernel's gradient alone is twice as large
     "forgotten": [1, 0],

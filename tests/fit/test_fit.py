@@ -35,7 +35,7 @@ def test_what_a_run_cannot_take_is_one_line(tmp_path: Path) -> None:
         "dataset.batch_size=0: must be",
         "class_weight={1:2.0}: needs one output",
         "model=sequential: the builder raised ValueError: Input 0",
-        "fit: x has 40 examples and label has 30",
+        "fit, split train: x has 40 examples and label has 30",
         "initial_epoch=2: unknown key",
     ]
     for line, part in zip(lines, parts, strict=True):

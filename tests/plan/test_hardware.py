@@ -396,10 +396,7 @@ def test_invalid_hardware_is_one_line(words: str, key: str, problem: str) -> Non
 
 
 ADVICE = [
-    (
-        "engine=jax hardware=h100",
-        "devices=null: advice needs the number of devices; add devices=64, or another number",
-    ),
+    ("engine=jax hardware=h100", "devices=null: advice needs the number of devices; add devices=64, or another"),
     ("advise.devices=8 engine=jax", "hardware=here: advice is for accelerators; set hardware=h100"),
     ("advise.devices=8 engine=jax hardware=h100 plan.compiler=target", "plan.compiler=target: advice compares by"),
 ]
@@ -452,11 +449,7 @@ def test_the_recorded_errors_are_those_of_the_page() -> None:
 
 def test_element_wise_operations_and_attention_take_their_time_beside_products() -> None:
     config = with_keys(cases.config("mlp", "batch8", "fsdp"), {"hardware": hardware("h100")})
-    parts = (
-        MemoryPart("weights", 0, "counted"),
-        MemoryPart("optimizer state", 0, "counted"),
-        MemoryPart("activations", 0, "estimated"),
-    )
+    parts = tuple(MemoryPart(kind, 0, "counted") for kind in ("weights", "optimizer state", "activations"))
     plain = cases.judged(config, parts, (), forecast.Work(1e15))
     attending = cases.judged(config, parts, (), forecast.Work(1e15, attention_flops=5e14))
     moving = cases.judged(config, parts, (), forecast.Work(1e15, product_bytes=3350e9))

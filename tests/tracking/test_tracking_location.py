@@ -90,10 +90,13 @@ def test_the_links_of_a_sweep_are_to_its_jobs_in_the_order_of_its_metric():
 def test_mlflows_variables_count_where_the_config_has_no_value(opener, uri, monkeypatch):
     for name, value in (("EXPERIMENT_NAME", "theirs"), ("RUN_CONTEXT", '{"team": "vision", "n": 1}')):
         monkeypatch.setenv(f"MLFLOW_{name}", value)
+    monkeypatch.setattr("sys.orig_argv", ["python", "/bin/runner"])
     run = MlflowClient(uri).get_run(opener(uri, experiment=None).run_id)
+    assert run.data.tags["mlflow.source.name"] == "runner"
     assert MlflowClient(uri).get_experiment(run.info.experiment_id).name == "theirs"
     assert [run.data.tags[key] for key in ("team", "n")] == ["vision", "1"]
     assert experiment_name("mine") == "mine"
-    monkeypatch.setenv("MLFLOW_RUN_CONTEXT", "[1]")
-    with pytest.raises(ConfigError, match=r"MLFLOW_RUN_CONTEXT=\[1\]: must be a JSON object of tags; export"):
-        location.check(TrackingConfig())
+    for context in ("[1]", ""):
+        monkeypatch.setenv("MLFLOW_RUN_CONTEXT", context)
+        with pytest.raises(ConfigError, match=r"MLFLOW_RUN_CONTEXT=.*: must be a JSON object of tags; export"):
+            location.check(TrackingConfig())

@@ -217,7 +217,8 @@ def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
     yield "float64 of NumPy", lambda: compare(on_mesh(), jax.jit(reference), state=in_float64(), **split)
     yield "bfloat16 products", lambda: compare(low)
     yield "bfloat16 products, wrong", lambda: compare(lambda s, b: low(s, b | {"x": b["x"] * 1.1}))
-    in_plane = {"one": complex_step, "state": {"w": np.arange(6) * (1 - 0.5j)}} | split
+    state = {"w": np.arange(6) * (1 - 0.5j), "still": np.asarray([complex(-1.0, -0.0)])}
+    in_plane = {"one": complex_step, "state": state} | split
     yield "complex weights", lambda: compare(jax.jit(complex_step), **in_plane)
     yield "complex weights, not conjugated", lambda: compare(functools.partial(complex_step, sign=-1), **in_plane)
     partial = {"steps": 0, "given": [*batches(), *batches(5)]}
@@ -244,7 +245,8 @@ def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
 
 def complex_step(state: Tree, batch: Tree, sign: int = 1) -> tuple[Tree, Tree]:
     loss, gradient = jax.value_and_grad(lambda weights: jnp.mean(jnp.abs(batch["x"] @ weights - 1) ** 2))(state["w"])
-    return {"w": state["w"] - RATE * (gradient.real - 1j * sign * gradient.imag)}, {"loss": loss}
+    moved = state["w"] - RATE * (gradient.real - 1j * sign * gradient.imag)
+    return state | {"w": moved}, {"loss": loss, "sum": moved.sum()}
 
 
 def inside(state: State, batch: Tree) -> Tree:

@@ -36,7 +36,7 @@ MISMATCH = {
     "evaluation, partial batch wrong": ["outputs/loss of batch 2", "outputs/loss of batch 3"],
     "evaluation, a scale of ones reversed": ["outputs/scaled of batch 0", "outputs/scaled of batch 1"],
     "inside": [""],
-    "complex weights, not conjugated": ["w"],
+    "complex weights, not conjugated": [""],
 }
 # Case -> parts of its sentence.
 REFUSED = {

@@ -144,7 +144,7 @@ class Side:
     def _on_host(self, tree: Tree, name: str) -> Arrays:
         unequal = trees.unequal_copies(tree, name)
         self.unequal |= dict.fromkeys(unequal)
-        return trees.host(tree, name, merge=self.merge if unequal else None)
+        return trees.host(tree, name, merge=self.merge if unequal else None, whole=name == "output")
 
     def load(self, values: Arrays) -> Any:
         """Returns what `take` begins with."""
@@ -191,7 +191,10 @@ class Side:
             if not step:
                 arrays |= keyed("stepped", _changes(setup.initial, self.read(state)))
         for path, values in metrics.items():
-            arrays[f"metric/{path}"] = np.asarray(values)
+            numbers = np.asarray(values)
+            arrays[f"metric/{path}"] = numbers.real
+            if numbers.dtype.kind == "c":
+                arrays[f"metric/{path}/imaginary"] = numbers.imag
         return trees.comparable(arrays | keyed("final", self.read(state)))
 
     def at(self, point: int, step: int, start: Arrays, noise: Noise = None) -> Arrays:
@@ -205,7 +208,7 @@ class Side:
             state, outputs = self.take(self.load(start), number, noise)
             for path, value in outputs.items():
                 group = "output"
-                if value.ndim == 0:
+                if value.ndim == 0 and value.dtype.kind != "c":
                     group = "evaluated"
                 if not setup.steps:
                     path = f"{path} of batch {number}"
@@ -290,7 +293,8 @@ class Reference(Side):
             terms = longest_sum(self._traces[0])
         dtypes = {str(self.setup.initial[path].dtype) for path in self.weights}
         rounding = rounding_of(terms, lowest([*self._traces, *_traces(step)], dtypes), lowest([], dtypes))
-        products = tuple(path for path in self.weights if self.setup.initial[path].ndim > 1)
+        leaves = trees.named(self.setup.state, "state")
+        products = tuple(path for path in self.weights if np.ndim(leaves[path]) > 1)
         return terms, Rounding(rounding.noise, rounding.sums, rounding.storage, products)
 
     def _find_points(self, final: Arrays, moved: Sequence[str]) -> None:
@@ -362,7 +366,7 @@ class Reference(Side):
         used = self._noisy_weights(state, noise)
         new_state, found = self.called(self.placed(used), batch)
         end = trees.host(new_state, "state", copied=False)
-        outputs = trees.host(found, "output")
+        outputs = trees.host(found, "output", whole=True)
         if noise is None:
             return end, outputs
         for path in self.weights:

@@ -29,13 +29,18 @@ def named(tree: Tree, name: str) -> dict[str, Any]:
     return found
 
 
-def host(tree: Tree, name: str, *, copied: bool = True, merge: np.ufunc | None = None) -> Arrays:
-    """Returns a pytree's arrays and numbers on the host by path, complex ones as real and imaginary part, (2, ...).
+def host(tree: Tree, name: str, *, copied: bool = True, merge: np.ufunc | None = None, whole: bool = False) -> Arrays:
+    """Returns a pytree's arrays and numbers on the host by path; complex ones by parts, (..., 2), unless `whole`.
 
     `copied` where a step may donate their buffers. `merge` makes one array of the copies of all devices; None: the
     first copy is returned.
     """
-    return {path: _value(leaf, copied, merge) for path, leaf in named(tree, name).items() if is_array(leaf)}
+    found = {}
+    for path, leaf in named(tree, name).items():
+        if is_array(leaf):
+            value = _value(leaf, copied, merge)
+            found[path] = _joined(leaf, value) if whole else value
+    return found
 
 
 def unequal_copies(tree: Tree, name: str) -> list[str]:
@@ -122,11 +127,13 @@ def selected(paths: Sequence[str], parameters: Select) -> list[str]:
 
 
 def comparable(arrays: Mapping[str, Array]) -> Arrays:
-    """Returns arrays in the dtypes that are compared: float32 of lower floats."""
+    """Returns arrays in the dtypes that are compared: float32 of lower floats, complex numbers by parts."""
     found = {}
     for path, value in arrays.items():
         if value.dtype == bool:
             value = value.astype(np.int8)
+        elif value.dtype.kind == "c":
+            value = _parts(value)
         elif jnp.issubdtype(value.dtype, np.floating) and value.dtype.kind != "f":
             value = value.astype(np.float32)
         found[path] = value
@@ -175,17 +182,25 @@ def _data(leaf: Any) -> Any:
 def _value(leaf: Any, copied: bool, merge: np.ufunc | None) -> Array:
     leaf = _data(leaf)
     array = np.array(leaf, copy=copied or None)
-    if merge is not None and isinstance(leaf, jax.Array):
-        for shard in leaf.addressable_shards:
-            array[shard.index] = merge(array[shard.index], np.asarray(shard.data))
     # Floats of 64 bits, NumPy's default, become 32 on a device, unless JAX is configured otherwise.
     if array.dtype.kind in "fc":
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
-    return np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
+    array = _parts(array)
+    if merge is not None and isinstance(leaf, jax.Array):
+        for shard in leaf.addressable_shards:
+            array[shard.index] = merge(array[shard.index], _parts(np.asarray(shard.data)))
+    return array
+
+
+def _parts(array: Array) -> Array:
+    return np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array
 
 
 def _joined(leaf: Any, value: Array) -> Array:
-    return value[0] + 1j * value[1] if np.iscomplexobj(leaf) else value
+    """Returns the value of a leaf from its parts, bit for bit, if it is complex."""
+    if not np.iscomplexobj(leaf):
+        return value
+    return np.ascontiguousarray(value).view(np.result_type(value, np.complex64))[..., 0]
 
 
 def _with_value(leaf: Any, value: Array, device: jax.Device | None) -> Any:
