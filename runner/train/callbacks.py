@@ -12,7 +12,7 @@ from runner.config import import_path
 from runner.engine.lengths import RunLength
 from runner.engine.listeners import Listener, NoModel
 from runner.errors import EngineError
-from runner.task.base import Evaluation
+from runner.task.base import TASK_LOSS, Evaluation
 
 
 class Callbacks:
@@ -59,6 +59,7 @@ class Callbacks:
         logs = dict(means)
         if evaluation is not None and self._validates:
             logs |= prefixed("val_", evaluation.metrics)
+            logs.pop(f"val_{TASK_LOSS}", None)  # which Keras has not
         # Sorted, as Keras does.
         self._logs = dict(sorted(logs.items()))
         self._call("on_epoch_end", self._first // self._period, self._logs)
