@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from runner.cluster.launch import LAUNCHER_VARIABLE
 from runner.host import session
@@ -23,20 +23,11 @@ _LONGEST_NUMBER = 8
 
 @dataclass(frozen=True)
 class Membership:
-    """What a job knows of its sweep: the sweep's run, if that is recorded, its own number, and its values."""
+    """What a job knows of its sweep: the sweep's run, if that is recorded, and the name and tags of its own run."""
 
     parent_run_id: str | None
-    job: int
-    varied: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return varied_name(self.varied) or f"job {self.job}"
-
-    def tags(self) -> dict[str, str]:
-        """Returns the tags with the job's number and its values."""
-        return {"mlflow.runner.sweep.job": str(self.job), **varied_tags(self.varied)}
+    name: str
+    tags: dict[str, str]
 
     def environment(self) -> dict[str, str]:
         """Returns the variable that passes this to a process."""
@@ -45,7 +36,7 @@ class Membership:
 
 def varied_tags(varied: Mapping[str, str]) -> dict[str, str]:
     """Returns the tags of a job's run that have its values of what varies, by key."""
-    return {f"{VARIED}{key.lstrip('+')}": value for key, value in varied.items()}
+    return {f"{VARIED}{key}": value for key, value in varied.items()}
 
 
 def join(environ: MutableMapping[str, str]) -> None:
@@ -77,7 +68,7 @@ def varied_name(varied: Mapping[str, str]) -> str:
 
     >>> varied_name({"dataset.batch_size": "64", "mesh": "batch8"})
     'batch_size=64,mesh=batch8'
-    >>> varied_name({"+mesh.axes.batch": "2", "layout.batch": "x"})
+    >>> varied_name({"mesh.axes.batch": "2", "layout.batch": "x"})
     'axes.batch=2,layout.batch=x'
     """
     parts = [f"{short}={short_value(varied[key])}" for key, short in short_keys(list(varied)).items()]
@@ -96,7 +87,7 @@ def short_value(value: str) -> str:
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Returns the shortest suffix of each dotted key that is its own."""
-    parts_of = {key: key.lstrip("+").split(".") for key in keys}
+    parts_of = {key: key.split(".") for key in keys}
     short: dict[str, str] = {}
     for key, parts in parts_of.items():
         for count in range(1, len(parts) + 1):

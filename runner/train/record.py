@@ -112,7 +112,7 @@ def open_run(
         spec = replace(spec, metrics=directions)
     sweep = membership()
     if sweep is not None:
-        spec = replace(spec, name=sweep.name, tags=tags | sweep.tags(), parent_run_id=sweep.parent_run_id)
+        spec = replace(spec, name=sweep.name, tags=tags | sweep.tags, parent_run_id=sweep.parent_run_id)
     folder = Path(HydraConfig.get().runtime.output_dir)
     return open_tracker(config.tracking, spec, folder, resume_run_id=tracking_id)
 

@@ -24,7 +24,7 @@ from runner.cli.runs.records import (
 )
 from runner.cli.sweep import run as sweep_run
 from runner.cluster.jobs import Job, Outcome
-from runner.cluster.membership import Membership
+from runner.cluster.membership import varied_name, varied_tags
 from runner.tracking import start
 from runner.tracking.base import RunSpec
 from runner.tracking.store import KIND_TAG, open_store
@@ -187,10 +187,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     client.set_terminated(parent, "FINISHED")
     for size in (64, 128):
         for seed in (1, 2):
-            job = Membership(parent, 2 * size + seed, {SIZE: str(size), "trainer.seed": str(seed)})
+            varied = {SIZE: str(size), "trainer.seed": str(seed)}
             content = {"dataset": {"batch_size": size}, "trainer": {"seed": seed, "epochs": 3}}
-            params = listed_params(content, {"optimizer": "adam"}, list(job.varied))
-            run = start.create(opened, RunSpec(job.name, params, job.tags(), job.parent_run_id), folder)
+            params = listed_params(content, {"optimizer": "adam"}, list(varied))
+            run = start.create(opened, RunSpec(varied_name(varied), params, varied_tags(varied), parent), folder)
             for step in (10, 20, 30):
                 client.log_metric(run, "train/loss", size / step, step=step)
                 client.log_metric(run, "eval/accuracy", 1 - size / 1000 - seed / 100 - 1 / step, step=step)

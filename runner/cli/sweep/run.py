@@ -86,7 +86,8 @@ def _run_jobs(sweep: Sweep, study: search.Search | None) -> None:
 
     def start(job: Job, own_gpus: Sequence[str]) -> RunningJob:
         parent_run_id = None if sweep.parent is None else sweep.parent.run_id
-        environment = Membership(parent_run_id, job.number, dict(job.varied)).environment()
+        tags = {"mlflow.runner.sweep.job": str(job.number), **varied_tags(job.varied)}
+        environment = Membership(parent_run_id, job.name, tags).environment()
         if launcher.max_parallel > 1:
             # Else each job would start as many threads as the machine has cores.
             environment[cores.VARIABLE] = str(max(1, cores.available() // launcher.max_parallel))

@@ -39,7 +39,7 @@ class Settings:
     launcher: ProcessLauncher
     sweeper: GridSweeper | SearchSweeper
     overrides: tuple[Override, ...]  # those of a preset, then those of the command line
-    varied: dict[str, str]  # keys that vary, with the values as typed
+    varied: dict[str, str]  # keys that vary, without Hydra's `+`, with the values as typed
     folder: Path
 
     @property
@@ -114,5 +114,5 @@ def varied_values(overrides: tuple[Override, ...]) -> dict[str, str]:
     varied = {}
     for override in overrides:
         if override.is_sweep_override():
-            varied[override.get_key_element()] = str(override.input_line).partition("=")[2]
+            varied[key_of(str(override.input_line))] = str(override.input_line).partition("=")[2]
     return varied

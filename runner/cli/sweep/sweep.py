@@ -13,7 +13,7 @@ from mlflow.entities import Run
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checkpoint import resume, runs
-from runner.checkpoint.arguments import folder_of, without
+from runner.checkpoint.arguments import folder_of, key_of, without
 from runner.checkpoint.places import Place
 from runner.cli.messages import one_line
 from runner.cli.sweep.settings import DIR, Settings
@@ -116,8 +116,7 @@ class Sweep:
         store = open_tracking(settings.tracking)
         with contextlib.suppress(Exception):  # housekeeping must not stop a sweep
             mark_dead_runs(store, warn)
-        params = {key.lstrip("+"): values for key, values in settings.varied.items()}
-        spec = RunSpec(settings.name, params, {KIND_TAG: "sweep", **settings.tracking.tags})
+        spec = RunSpec(settings.name, settings.varied, {KIND_TAG: "sweep", **settings.tracking.tags})
         typed = without(session.current().arguments, ["sweep.resume"])
         command = shlex.join(["python", "-m", settings.module, *typed])
         if settings.group.resume is None:
@@ -188,7 +187,6 @@ def varied_of(overrides: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
     """Returns the values that a job's overrides set for the keys that vary."""
     values: dict[str, str] = {}
     for override in overrides:
-        key, _, value = override.partition("=")
         # Quotes are of the override: the text of `run_name='1.10'` is 1.10.
-        values[key] = unquoted(value)
-    return {key.lstrip("+"): values[key] for key in keys if key in values}
+        values[key_of(override)] = unquoted(override.partition("=")[2])
+    return {key: values[key] for key in keys if key in values}
