@@ -15,13 +15,14 @@ from collections.abc import Iterator
 
 from runner.engine.base import Collective, LayerOutput
 from runner.layout import Placement
-from runner.plan import estimate, memory
+from runner.plan import memory
+from runner.plan.placed_model import PlacedModel
 
 FORWARD = "forward"
 BACKWARD = "backward"
 
 
-def collectives(model: estimate.PlacedModel, *, compute_width: int, recomputes: bool) -> list[Collective]:
+def collectives(model: PlacedModel, *, compute_width: int, recomputes: bool) -> list[Collective]:
     """Returns the collectives of one microbatch.
 
     `compute_width` is the bytes per number that layers compute in; with `recomputes`, activation checkpointing
@@ -30,7 +31,7 @@ def collectives(model: estimate.PlacedModel, *, compute_width: int, recomputes: 
     return [*_of_variables(model, compute_width), *_of_activations(model, compute_width, recomputes=recomputes)]
 
 
-def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[Collective]:
+def _of_variables(model: PlacedModel, compute_width: int) -> Iterator[Collective]:
     """Yields the gathers of weights and the sums of gradients."""
     depths = memory.depths(model)
     for path, placement in model.placements.items():
@@ -52,22 +53,22 @@ def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[C
             yield Collective("all_reduce", others, BACKWARD, path, count, own * model.width[path])
 
 
-def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomputes: bool) -> Iterator[Collective]:
+def _of_activations(model: PlacedModel, compute_width: int, *, recomputes: bool) -> Iterator[Collective]:
     """Yields the sums of activations and of their gradients over the axes that shard kernels."""
     depths = memory.depths(model)
     for output in model.outputs:
         for kernel in model.kernels(output.layer):
-            gathered = estimate.gathered_input(model, output, kernel)
+            gathered = gathered_input(model, output, kernel)
             if gathered is not None:
                 columns, numbers = gathered
                 yield Collective("all_gather", columns, FORWARD, output.layer, 1, numbers * compute_width)
                 yield Collective("all_reduce", columns, BACKWARD, output.layer, 1, numbers * compute_width)
-        for kernel in [*model.kernels(output.layer), *model.inner_kernels[output.layer]]:
+        for kernel in [*model.kernels(output.layer), *model.inner_kernels(output.layer)]:
             axis = _summed_axis(model, output, kernel)
             if axis is None:
                 continue
             count = depths[kernel.path.partition("/")[0]]
-            size = count * estimate.positions_of(model, output) * kernel.shape[-1] * compute_width
+            size = count * model.positions(output) * kernel.shape[-1] * compute_width
             yield Collective("all_reduce", axis, FORWARD, output.layer, count, size)
             # The input of the region, which is as wide, and once more the output if it is computed again.
             times = 1
@@ -76,11 +77,28 @@ def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomput
             yield Collective("all_reduce", axis, BACKWARD, output.layer, times * count, times * size)
 
 
-def _summed_axis(model: estimate.PlacedModel, output: LayerOutput, kernel: Placement) -> str | None:
+def gathered_input(model: PlacedModel, output: LayerOutput, kernel: Placement) -> tuple[str, int] | None:
+    """Returns the axis over which a dense layer's input is gathered, and the numbers that a device gets; or None.
+
+    The axis shards the columns of the layer's kernel, and those of the layer before it: the product needs whole rows.
+    """
+    provider = model.provider(output)
+    if len(kernel.shape) != 2 or provider is None:
+        return None
+    shape = output.inputs[0].shape
+    if provider.shape != shape or shape[-1:] != kernel.shape[:1]:
+        return None
+    *others, axis = model.output_spec(provider)
+    if axis is None or axis != model.used_spec(kernel)[1] or model.axes[axis] == 1:
+        return None
+    return axis, math.prod(shape) // model.shards(others)
+
+
+def _summed_axis(model: PlacedModel, output: LayerOutput, kernel: Placement) -> str | None:
     """Returns the axes, joined by `+`, over which products with a kernel are summed: those of no dim of the output."""
     if kernel.shape[-1] != output.shape[-1]:
         return None
-    own_dims = estimate.output_dims(model, output, kernel)
+    own_dims = model.output_dims(output, kernel)
     axes = []
     for dim, axis in enumerate(model.used_spec(kernel)):
         if dim not in own_dims and axis is not None and model.axes[axis] > 1:

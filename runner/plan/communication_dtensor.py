@@ -18,7 +18,8 @@ import numpy as np
 
 from runner.engine.base import Collective, LayerInput, LayerOutput
 from runner.layout import Placement, Spec
-from runner.plan.estimate import PlacedModel, features, gathered_input, output_bytes, output_spec
+from runner.plan.communication import gathered_input
+from runner.plan.placed_model import PlacedModel
 
 _MOMENTS = 2  # of a batch: mean and variance; backward as many sums, one for each
 
@@ -36,8 +37,8 @@ def collectives(model: PlacedModel) -> list[Collective]:
             if kernel.path in model.whole:
                 continue
             # The sum of partial outputs that split rows leave.
-            rows = model.joined(model.used_spec(kernel)[: -features(output, kernel)])
-            size = output_bytes(model, output, model.width[kernel.path])
+            rows = model.joined(model.used_spec(kernel)[: -len(model.output_dims(output, kernel))])
+            size = model.output_bytes(output, model.width[kernel.path])
             found += _each("all_reduce", rows, "forward", output.layer, size)
             gathered = gathered_input(model, output, kernel)
             if gathered is not None:
@@ -71,7 +72,7 @@ def _of_variable(
     yield from _each("all_gather", stored, "forward", held.path, size)
     spec: Spec = (model.batch_axis,)
     if output is not None:
-        spec = output_spec(model, output)
+        spec = model.output_spec(output)
     if held.path in model.trained and not is_twin:
         summed = model.joined(model.data_axes.intersection(spec))
         yield from _each("all_reduce", summed, "backward", held.path, size)
@@ -102,11 +103,11 @@ def _twins(model: PlacedModel) -> set[str]:
 
 def _of_columns(model: PlacedModel, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
     """Yields the sum of partial input gradients that split columns leave."""
-    count = features(output, kernel)
+    count = len(model.output_dims(output, kernel))
     columns = model.joined(model.used_spec(kernel)[-count:])
     if not columns or not model.has_trained_inputs(output):
         return
-    positions = math.prod(output.shape[:-count]) // model.shards(output_spec(model, output)[:-count])
+    positions = math.prod(output.shape[:-count]) // model.shards(model.output_spec(output)[:-count])
     inputs = math.prod(model.used_shape(kernel)[:-count])
     if "Conv" in output.kind:
         # A window's rows and columns are no dims of a convolution's input.
@@ -118,7 +119,7 @@ def _of_statistics(model: PlacedModel, output: LayerOutput) -> Iterator[Collecti
     """Yields the mean and variance of a batch, and the two sums of their gradients, which scale and shift may be."""
     if output.kind != "BatchNormalization":
         return
-    axes = model.joined(output_spec(model, output)[:-1])
+    axes = model.joined(model.output_spec(output)[:-1])
     size = output.shape[-1] * np.dtype(output.dtype).itemsize
     for _ in range(_MOMENTS):
         yield from _each("all_reduce", axes, "forward", output.layer, size)

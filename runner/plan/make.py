@@ -23,8 +23,10 @@ from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
 from runner.layout.paths import owner_of
 from runner.model import gpt_options
-from runner.plan import communication, communication_dtensor, estimate, forecast, memory
+from runner.plan import communication, communication_dtensor, forecast, memory
 from runner.plan.base import ARITHMETIC, LayerPlan, Plan, Total, VariablePlan
+from runner.plan.flops import attention_flops, head_flops, layer_flops
+from runner.plan.placed_model import PlacedModel
 from runner.plan.rates import hardware_rates, rates, traffic, unpriced_network
 from runner.plan.tokens import step_flops
 from runner.task.base import DataSpec
@@ -130,7 +132,7 @@ def make_plan(
 
 def _variable_plans(
     config: LayoutConfig,
-    model: estimate.PlacedModel,
+    model: PlacedModel,
     variables: Mapping[str, VariableInfo],
     slots: Mapping[str, VariableInfo],
     collectives: Iterable[Collective],
@@ -163,7 +165,7 @@ def _variable_plans(
 
 
 def _collectives(
-    model: estimate.PlacedModel, engine: str, compute_width: int, recomputed: float, microbatches: int
+    model: PlacedModel, engine: str, compute_width: int, recomputed: float, microbatches: int
 ) -> list[Collective]:
     if registry.ENGINES[engine].full:
         of_microbatch = communication.collectives(model, compute_width=compute_width, recomputes=recomputed > 0)
@@ -172,12 +174,10 @@ def _collectives(
     return [replace(each, count=microbatches * each.count, bytes=microbatches * each.bytes) for each in of_microbatch]
 
 
-def _work(
-    model: estimate.PlacedModel, flops: float, compute_width: int, recomputed: float, microbatches: int
-) -> forecast.Work:
+def _work(model: PlacedModel, flops: float, compute_width: int, recomputed: float, microbatches: int) -> forecast.Work:
     """Returns what one device computes in a step, of which a share of the forward pass is recomputed."""
-    attention = microbatches * estimate.attention_flops(model)
-    head = microbatches * estimate.head_flops(model)
+    attention = microbatches * attention_flops(model)
+    head = microbatches * head_flops(model)
     # A forward pass is a third of the products of a step. Attention is repeated as soon as anything is.
     share = recomputed / 3
     attention_share = 0.0
@@ -194,7 +194,7 @@ def _work(
 
 def placed_model(
     engine: Engine, data: DataSpec, config: LayoutConfig, axes: Mapping[str, int], state: str
-) -> estimate.PlacedModel:
+) -> PlacedModel:
     """Returns the model's variables and layers on the mesh, from which memory and FLOPs are estimated."""
     variables = engine.variables()
     inputs = input_specs(config, data.arrays, axes)
@@ -212,7 +212,7 @@ def placed_model(
     token_axis = None
     if tokens is not None and config.sequence is not None and axes[config.sequence] > 1:
         token_axis = config.sequence
-    return estimate.PlacedModel(
+    return PlacedModel(
         placements=engine.placements,
         trained=set(engine.trainable),
         outputs=engine.layer_outputs(),
@@ -226,7 +226,7 @@ def placed_model(
     )
 
 
-def _mixture(config: ModelConfig, model: estimate.PlacedModel, data: DataSpec) -> str:
+def _mixture(config: ModelConfig, model: PlacedModel, data: DataSpec) -> str:
     """Returns what a mixture computes more than its tokens use, in words; empty: it is none."""
     experts = 0
     for path, role in model.structure.roles.items():
@@ -272,20 +272,20 @@ def _whole_bytes(info: VariableInfo) -> int:
     return math.prod(info.shape) * np.dtype(info.dtype).itemsize
 
 
-def _layer(model: estimate.PlacedModel, output: LayerOutput, microbatches: int) -> LayerPlan:
+def _layer(model: PlacedModel, output: LayerOutput, microbatches: int) -> LayerPlan:
     """Returns the activations and FLOPs of a layer, which is called once per microbatch of a step."""
     return LayerPlan(
         layer=output.layer,
         kind=output.kind,
         shape=output.shape,
-        spec=estimate.output_spec(model, output),
-        bytes_per_device=estimate.output_bytes(model, output, np.dtype(output.dtype).itemsize),
-        flops_per_device=microbatches * estimate.flops(model, output),
+        spec=model.output_spec(output),
+        bytes_per_device=model.output_bytes(output, np.dtype(output.dtype).itemsize),
+        flops_per_device=microbatches * layer_flops(model, output),
     )
 
 
 def _totals(
-    model: estimate.PlacedModel,
+    model: PlacedModel,
     variables: Mapping[str, VariableInfo],
     slots: Mapping[str, VariableInfo],
     layers: Sequence[LayerPlan],

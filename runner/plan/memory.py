@@ -14,8 +14,8 @@ import numpy as np
 
 from runner.engine.base import VariableInfo
 from runner.layout import Placement
-from runner.plan import estimate
 from runner.plan.base import MemoryPart
+from runner.plan.placed_model import PlacedModel, has_examples
 
 # Kinds of arrays, in the order of the table.
 WEIGHTS = "weights"
@@ -42,7 +42,7 @@ Saved = Sequence[tuple[tuple[int, ...], str]]
 
 
 def parts(
-    model: estimate.PlacedModel,
+    model: PlacedModel,
     variables: Mapping[str, VariableInfo],
     saved: Saved,
     *,
@@ -86,7 +86,7 @@ def parts(
 
 
 def _moments(
-    model: estimate.PlacedModel, saved: Saved, gradients: int, *, examples: int, compute_width: int, scores: int = 0
+    model: PlacedModel, saved: Saved, gradients: int, *, examples: int, compute_width: int, scores: int = 0
 ) -> list[tuple[MemoryPart, ...]]:
     """Returns what a step adds to the state at each moment that may be its peak; arguments as for `parts`.
 
@@ -128,17 +128,17 @@ def _moment(gradients: int, activations: int, temporaries: int) -> tuple[MemoryP
     )
 
 
-def _vocabularies(model: estimate.PlacedModel) -> set[int]:
+def _vocabularies(model: PlacedModel) -> set[int]:
     """Returns the sizes of the vocabularies: of tables and heads the larger dim."""
     return {max(model.placements[path].shape) for path in model.of_vocabulary}
 
 
-def _stacked(model: estimate.PlacedModel) -> int:
+def _stacked(model: PlacedModel) -> int:
     """Returns the layers of the largest stack, which a scan computes; 1 if none is stacked."""
     return max(depths(model).values(), default=1)
 
 
-def _block_count(model: estimate.PlacedModel) -> int:
+def _block_count(model: PlacedModel) -> int:
     """Returns the number of equal blocks, in a stack or one after the other; 1 if no two are equal."""
     counts: Counter[tuple[tuple[int, ...], ...]] = Counter()
     for variables in blocks(model).values():
@@ -146,7 +146,7 @@ def _block_count(model: estimate.PlacedModel) -> int:
     return max(_stacked(model), *counts.values(), 1)
 
 
-def array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str, examples: int) -> int:
+def array_bytes(model: PlacedModel, shape: tuple[int, ...], dtype: str, examples: int) -> int:
     """Returns one device's bytes of an activation, whose sharding XLA chooses.
 
     Assumed is that a dim of the examples is sharded as the batch, one of the tokens as the tokens, and one of a
@@ -158,7 +158,7 @@ def array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str,
     return math.prod(shape) * width_of(dtype) // shards
 
 
-def _activation_axes(model: estimate.PlacedModel, shape: tuple[int, ...], examples: int) -> set[str | None]:
+def _activation_axes(model: PlacedModel, shape: tuple[int, ...], examples: int) -> set[str | None]:
     """Returns the mesh axes that shard an activation, each by one of its dims."""
     dims = tuple(size for size in shape if size > 1)
     axes, free = _token_axes(model, dims, len(shape), examples)
@@ -171,7 +171,7 @@ def _activation_axes(model: estimate.PlacedModel, shape: tuple[int, ...], exampl
 
 
 def _token_axes(
-    model: estimate.PlacedModel, dims: tuple[int, ...], rank: int, examples: int
+    model: PlacedModel, dims: tuple[int, ...], rank: int, examples: int
 ) -> tuple[set[str | None], list[int]]:
     """Returns the axes that shard an activation's examples and tokens, and the positions of its other dims."""
     all_tokens = None
@@ -216,7 +216,7 @@ def _position(dims: tuple[int, ...], free: Iterable[int], size: int | None) -> i
     return None
 
 
-def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
+def blocks(model: PlacedModel) -> dict[str, list[Placement]]:
     """Returns the variables of each block: of layers whose outermost name is the same."""
     by_block: dict[str, list[Placement]] = defaultdict(list)
     for path, placement in model.placements.items():
@@ -224,7 +224,7 @@ def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
     return dict(by_block)
 
 
-def depths(model: estimate.PlacedModel) -> dict[str, int]:
+def depths(model: PlacedModel) -> dict[str, int]:
     """Returns the layers in each block's stack, the first dim of all its variables; 1 if it is not stacked."""
     stacked = model.structure.stacked
     counts = {}
@@ -235,7 +235,7 @@ def depths(model: estimate.PlacedModel) -> dict[str, int]:
     return counts
 
 
-def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compute_width: int) -> tuple[int, int]:
+def _temporaries(model: PlacedModel, saved: Saved, examples: int, compute_width: int) -> tuple[int, int]:
     """Returns the bytes in the loss, and in the backward pass of the largest block.
 
     The loss has the gradient of the largest array of the examples, such as logits, which is as large as the array. A
@@ -260,7 +260,7 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
 
 
 def _repeated_scores(
-    model: estimate.PlacedModel, saved: Saved, scores: Sequence[Saved], examples: int, compute_width: int
+    model: PlacedModel, saved: Saved, scores: Sequence[Saved], examples: int, compute_width: int
 ) -> int:
     """Returns one device's bytes of the scores of the largest block that activation checkpointing computes again.
 
@@ -284,7 +284,7 @@ def _repeated_scores(
     return largest
 
 
-def product_bytes(model: estimate.PlacedModel, compute_width: int, *, with_head: bool = True) -> int:
+def product_bytes(model: PlacedModel, compute_width: int, *, with_head: bool = True) -> int:
     """Returns one device's bytes of the results of all products with kernels, for one forward pass."""
     counts = depths(model)
     positions = _positions_per_device(model)
@@ -298,7 +298,7 @@ def product_bytes(model: estimate.PlacedModel, compute_width: int, *, with_head:
 
 
 def _block_values(
-    model: estimate.PlacedModel,
+    model: PlacedModel,
     variables: Iterable[Placement],
     count: int,
     positions: int,
@@ -326,7 +326,7 @@ def _block_values(
     return numbers
 
 
-def _positions_per_device(model: estimate.PlacedModel) -> int:
+def _positions_per_device(model: PlacedModel) -> int:
     """Returns the vectors of the longest sequence of outputs on one device.
 
     Images count by their convolutions. Other outputs of more than three dims are heads, or scores between tokens. A
@@ -334,10 +334,10 @@ def _positions_per_device(model: estimate.PlacedModel) -> int:
     """
     most = 0
     for output in model.outputs:
-        if not estimate.has_examples(output):
+        if not has_examples(output):
             continue
         if len(output.shape) in (2, 3) or "Conv" in output.kind:
-            most = max(most, estimate.positions_of(model, output))
+            most = max(most, model.positions(output))
     return most
 
 

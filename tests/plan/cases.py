@@ -12,7 +12,7 @@ from runner.engine.base import LayerOutput
 from runner.layout import Placement
 from runner.plan import forecast
 from runner.plan.base import Forecast, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
-from runner.plan.estimate import PlacedModel
+from runner.plan.placed_model import PlacedModel
 from tests import forks
 from tests.configs import with_keys
 from tests.engine import cases as engines

@@ -9,8 +9,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from runner.engine import make_engine, registry
-from runner.plan import communication_dtensor, estimate
+from runner.plan import communication_dtensor
 from runner.plan.command import compile_step
+from runner.plan.flops import layer_flops
 from runner.plan.make import placed_model
 from tests.configs import with_keys
 from tests.engine import cases as engines
@@ -52,7 +53,7 @@ def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
         "counted": sorted(sizes(body, set())),
         "estimated": sorted(each.bytes for each in communication_dtensor.collectives(placed)),
         "operations": operations(body),
-        "estimated_operations": sum(estimate.flops(placed, output) for output in placed.outputs),
+        "estimated_operations": sum(layer_flops(placed, output) for output in placed.outputs),
     }
 
 

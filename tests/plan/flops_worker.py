@@ -9,8 +9,8 @@ import sys
 import runner
 from runner.data import loading
 from runner.engine import make_engine, registry
-from runner.plan import estimate
 from runner.plan.command import compile_step
+from runner.plan.flops import layer_flops
 from runner.plan.make import placed_model
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
@@ -29,7 +29,7 @@ def counted(overrides: list[str]) -> dict[str, float]:
     model = placed_model(engine, spec, config.layout, config.mesh.axes, config.engine.state)
     program = engine.program_cost()  # type: ignore[attr-defined]
     return {
-        "estimated": sum(estimate.flops(model, output) for output in model.outputs),
+        "estimated": sum(layer_flops(model, output) for output in model.outputs),
         "counted": program.flops,
         "temporaries": program.temporary_bytes,
     }

@@ -17,7 +17,7 @@ from runner.plan import communication, communication_dtensor, forecast, known_er
 from runner.plan.base import Forecast, MemoryPart, Traffic
 from runner.plan.checks import hardware as checks_hardware
 from runner.plan.checks.run import convert
-from runner.plan.estimate import PlacedModel
+from runner.plan.placed_model import PlacedModel
 from runner.plan.rates import borrowed, group_gb_s, hardware_rates, node_members, traffic
 from tests.config.test_config import composed
 from tests.configs import with_keys

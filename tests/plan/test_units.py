@@ -11,7 +11,7 @@ from runner.config.build import build
 from runner.config.schema import LayoutConfig
 from runner.layout import Placement
 from runner.plan import memory
-from runner.plan.estimate import PlacedModel
+from runner.plan.placed_model import PlacedModel
 from runner.plan.units import Units
 
 # Sizes of a mixture with as many experts as key/value heads: B examples, T tokens, D width, H heads, G key/value heads

@@ -6,9 +6,11 @@ import pytest
 
 from runner.engine.base import INPUTS, Collective, LayerInput, LayerOutput
 from runner.layout import Placement
-from runner.plan import communication, estimate, memory
+from runner.plan import communication, memory
 from runner.plan.base import Rates
 from runner.plan.communication_dtensor import collectives
+from runner.plan.flops import layer_flops
+from runner.plan.placed_model import PlacedModel
 from runner.plan.rates import ring_factor, traffic
 from tests.plan import cases
 
@@ -51,7 +53,7 @@ def test_an_axis_of_one_device_costs_nothing() -> None:
     assert found == {("all_reduce", "model", "forward", "d2", 128 * 10 * 4)}
 
 
-def attention(axes: dict[str, int]) -> estimate.PlacedModel:
+def attention(axes: dict[str, int]) -> PlacedModel:
     """Query, key, value and output of one attention layer over 16 tokens, heads split over `model`."""
     names = ("query", "key", "value")
     variables: cases.Variables = {
@@ -75,9 +77,9 @@ def test_attention_sums_its_inputs_gradient_once_and_its_output_once() -> None:
 def test_heads_split_the_work_of_attention() -> None:
     step = attention({"batch": 4, "model": 2})
     query = step.outputs[1]
-    assert estimate.output_spec(step, query) == ("batch", None, "model", None)
-    assert estimate.flops(step, query) == 3 * 2 * (32 * 4 * 8) * (64 * 16) // 8
-    assert estimate.output_bytes(step, query, 4) == 64 * 16 * 4 * 8 * 4 // 8
+    assert step.output_spec(query) == ("batch", None, "model", None)
+    assert layer_flops(step, query) == 3 * 2 * (32 * 4 * 8) * (64 * 16) // 8
+    assert step.output_bytes(query, 4) == 64 * 16 * 4 * 8 * 4 // 8
 
 
 def test_a_model_may_have_more_layers_than_calls_may_be_nested() -> None:
@@ -85,25 +87,23 @@ def test_a_model_may_have_more_layers_than_calls_may_be_nested() -> None:
     before = [LayerInput(INPUTS, shape), *(LayerInput(f"layer_{index}", shape) for index in range(3000))]
     outputs = [LayerOutput(f"layer_{i}", "ReLU", shape, "float32", (taken,)) for i, taken in enumerate(before)]
     image = {"image": ("batch", "height", None, None)}
-    model = estimate.PlacedModel({}, set(), outputs, axes, image, {})
-    assert estimate.output_spec(model, outputs[-1]) == ("batch", "height", None, None)
-    assert estimate.inner_spec(model, outputs[-1]) == ("height", None)
+    model = PlacedModel({}, set(), outputs, axes, image, {})
+    assert model.output_spec(outputs[-1]) == ("batch", "height", None, None)
+    assert model.inner_spec(outputs[-1]) == ("height", None)
 
 
 def test_a_convolution_works_at_every_position_of_its_output_and_is_split_by_height() -> None:
     output = LayerOutput("c", "Conv2D", (8, 28, 28, 16), "float32")
     image = {"image": ("batch", "height", None, None)}
     step = cases.model({"c/kernel": ((3, 3, 8, 16), (None,) * 4)}, [output], {"batch": 2, "height": 2}, image)
-    assert estimate.output_spec(step, output) == ("batch", "height", None, None)
+    assert step.output_spec(output) == ("batch", "height", None, None)
     # The first layer computes no gradient of its input.
-    assert estimate.flops(step, output) == 2 * 2 * (3 * 3 * 8 * 16) * (8 * 28 * 28) // 4
+    assert layer_flops(step, output) == 2 * 2 * (3 * 3 * 8 * 16) * (8 * 28 * 28) // 4
     (found,) = collectives(step)
     assert (found.axis, found.bytes) == ("batch+height", 3 * 3 * 8 * 16 * 4)
 
 
-def step(
-    outputs: list[LayerOutput], shapes: dict[str, tuple[int, ...]], image: tuple[str | None, ...]
-) -> estimate.PlacedModel:
+def step(outputs: list[LayerOutput], shapes: dict[str, tuple[int, ...]], image: tuple[str | None, ...]) -> PlacedModel:
     """Returns a step on a mesh of 2 x 2 whose convolutions read kernels whole; moving statistics are untrained."""
     variables = {path: (shape, (None,) * len(shape)) for path, shape in shapes.items()}
     whole = {path for path, shape in shapes.items() if len(shape) == 4}
@@ -131,10 +131,9 @@ def test_batch_statistics_are_two_sums_forward_and_two_backward_over_all_that_is
 
 def test_two_shifts_under_one_addition_have_one_gradient() -> None:
     taken = LayerInput(INPUTS, (8, 32))
-    outputs = [LayerOutput(name, "Dense", (8, 6), "float32", (taken,)) for name in ("left", "right")]
-    outputs.append(
-        LayerOutput("sum", "Add", (8, 6), "float32", tuple(LayerInput(n, (8, 6)) for n in ("left", "right")))
-    )
+    names = ("left", "right")
+    outputs = [LayerOutput(name, "Dense", (8, 6), "float32", (taken,)) for name in names]
+    outputs.append(LayerOutput("sum", "Add", (8, 6), "float32", tuple(LayerInput(name, (8, 6)) for name in names)))
     shapes = {"left/bias": (6,), "right/bias": (6,)}
     found = collectives(step(outputs, shapes, ("batch", None, None, None)))
     assert [each.origin for each in found] == ["right/bias"]
@@ -145,19 +144,19 @@ def test_attentions_scores_and_their_product_with_the_values_are_counted() -> No
     output = LayerOutput("mix", "Mix", (8, 5, 4, 16), "float32", (query, keys, keys))
     heads = [LayerOutput(each.layer, "EinsumDense", each.shape, "float32") for each in (query, keys)]
     made = step([*heads, output], {}, ("batch", "height", None, None))
-    assert estimate.flops(made, output) == 2 * 3 * 2 * (4 * 4 * 5 * 7 * 16)  # half of the batch, whatever the height
+    assert layer_flops(made, output) == 2 * 3 * 2 * (4 * 4 * 5 * 7 * 16)  # half of the batch, whatever the height
     stock = {f"mha/_{name}_dense/kernel": (32, 4, 8) for name in ("query", "key", "value")}
     tokens = LayerInput("x", (8, 5, 32))
     layer = LayerOutput("mha", "MultiHeadAttention", (8, 5, 32), "float32", (tokens, tokens))
     projections = 3 * (32 * 4 * 8) * (4 * 5)
     made = step([layer], stock, ("batch", None, None, None))
     # Nothing before it is trained, so that its projections have no gradient of their input.
-    assert estimate.flops(made, layer) == 2 * 2 * projections + 3 * 2 * 2 * (4 * 4 * 5 * 5 * 8)
+    assert layer_flops(made, layer) == 2 * 2 * projections + 3 * 2 * 2 * (4 * 4 * 5 * 5 * 8)
 
 
 def test_variables_without_gradients_are_not_reduced() -> None:
     step = cases.placed(*cases.LAYOUTS["replicated"])
-    frozen = estimate.PlacedModel(step.placements, {"d2/bias"}, step.outputs, step.axes, step.inputs, step.width)
+    frozen = replace(step, trained={"d2/bias"})
     assert [each.origin for each in collectives(frozen)] == ["d2/bias"]
 
 
@@ -189,9 +188,9 @@ def test_an_input_goes_by_its_name_and_its_dims_stay_split_while_the_rank_does()
         LayerOutput("flat", "Flatten", (8, 192), "float32", (LayerInput("act", (8, 32, 6)),)),
         LayerOutput("dense", "Dense", (8, 3), "float32", (vector,)),
     ]
-    made = estimate.PlacedModel({}, set(), outputs, {"batch": 2, "time": 4}, inputs, {})
+    made = PlacedModel({}, set(), outputs, {"batch": 2, "time": 4}, inputs, {})
     assert made.data_axes == {"batch", "time"}
-    assert [estimate.output_spec(made, output) for output in outputs] == [
+    assert [made.output_spec(output) for output in outputs] == [
         ("batch", "time", None),
         ("batch", "time", None),
         ("batch", None),
@@ -199,7 +198,7 @@ def test_an_input_goes_by_its_name_and_its_dims_stay_split_while_the_rank_does()
     ]
 
 
-def of_tokens(axes: dict[str, int], split: str | None, **variables: tuple[int, ...]) -> estimate.PlacedModel:
+def of_tokens(axes: dict[str, int], split: str | None, **variables: tuple[int, ...]) -> PlacedModel:
     """Returns a model of 4 rows of 8 tokens whose variables are of the layer `x`, experts over the axis `experts`."""
     specs = {2: (None, None), 3: ("experts", None, None)}
     placed = {f"x/{name}": (shape, specs[len(shape)]) for name, shape in variables.items()}
@@ -218,8 +217,8 @@ def test_an_axis_that_splits_tokens_shares_the_work_of_layers_heads_and_attentio
         LayerOutput("mix", "Mix", (4, 8, 2, 8), "float32", heads),
     ]
     for output in outputs:
-        assert estimate.output_spec(split, output)[:2] == ("batch", "sequence")
-        assert estimate.flops(split, output) == estimate.flops(whole, output) // 4 > 0
+        assert split.output_spec(output)[:2] == ("batch", "sequence")
+        assert layer_flops(split, output) == layer_flops(whole, output) // 4 > 0
 
 
 def test_every_expert_of_a_mixture_computes_every_token_and_an_axis_shares_them_out() -> None:
@@ -227,11 +226,11 @@ def test_every_expert_of_a_mixture_computes_every_token_and_an_axis_shares_them_
     output = LayerOutput("x", "ExpertBank", (4, 32, 16), "float32", (LayerInput("first", (32, 16)),))
     sizes = {"up": (4, 16, 24), "down": (4, 24, 16)}
     product = 2 * 4 * 16 * 24 * 32
-    assert estimate.flops(of_tokens({"batch": 1, "experts": 1}, None, **sizes), output) == 3 * 2 * product
-    assert estimate.flops(of_tokens({"batch": 2, "experts": 4}, None, **sizes), output) == 3 * 2 * product // 8
+    assert layer_flops(of_tokens({"batch": 1, "experts": 1}, None, **sizes), output) == 3 * 2 * product
+    assert layer_flops(of_tokens({"batch": 2, "experts": 4}, None, **sizes), output) == 3 * 2 * product // 8
 
 
-def of_experts(axes: dict[str, int]) -> tuple[estimate.PlacedModel, list[LayerOutput]]:
+def of_experts(axes: dict[str, int]) -> tuple[PlacedModel, list[LayerOutput]]:
     """Returns the layers of `model.experts`: 4 experts of 16 to 24, of 4 rows of 8 tokens."""
     shapes = {"router": (16, 4), "gate": (4, 16, 24), "up": (4, 16, 24), "down": (4, 24, 16)}
     hidden, vectors = (4, 8, 4, 24), (4, 8, 16)
@@ -255,14 +254,14 @@ def test_experts_of_a_kernel_each_are_counted_once_whatever_axes_split_them() ->
     product = 3 * 2 * 4 * 16 * 24 * 32
     for axes, devices in (({}, 1), ({"batch": 2}, 2), ({"batch": 2, "model": 2}, 4), ({"model": 2, "experts": 4}, 8)):
         model, (_, router, *experts) = of_experts(axes)
-        assert [estimate.flops(model, output) for output in experts] == [product // devices] * 3
-        assert estimate.flops(model, router) == 3 * 2 * 16 * 4 * 32 // axes.get("batch", 1)
+        assert [layer_flops(model, output) for output in experts] == [product // devices] * 3
+        assert layer_flops(model, router) == 3 * 2 * 16 * 4 * 32 // axes.get("batch", 1)
 
 
 def test_hidden_units_of_experts_are_split_as_experts_and_as_hidden_units() -> None:
     model, (_, _, gate, _, down) = of_experts({"batch": 2, "model": 2, "experts": 4})
-    assert estimate.output_spec(model, gate) == ("batch", None, "experts", "model")
-    assert estimate.output_spec(model, down) == ("batch", None, None)
+    assert model.output_spec(gate) == ("batch", None, "experts", "model")
+    assert model.output_spec(down) == ("batch", None, None)
     sums = [
         (entry.axis, entry.bytes)
         for entry in communication.collectives(model, compute_width=4, recomputes=False)
@@ -302,11 +301,11 @@ def test_a_table_that_gives_logits_is_a_product() -> None:
     model = of_tokens({"batch": 2}, None, embeddings=(100, 16))
     logits = LayerOutput("x", "ReversibleEmbedding", (4, 8, 100), "float32", (LayerInput("first", (4, 8, 16)),))
     vectors = LayerOutput("x", "ReversibleEmbedding", (4, 8, 16), "float32", (LayerInput("tokens", (4, 8)),))
-    assert estimate.flops(model, logits) == 3 * 2 * 16 * 100 * 32 // 2
-    assert estimate.flops(model, vectors) == 0
+    assert layer_flops(model, logits) == 3 * 2 * 16 * 100 * 32 // 2
+    assert layer_flops(model, vectors) == 0
 
 
 def test_a_number_among_a_heads_outputs_is_split_by_no_axis() -> None:
     output = LayerOutput("x", "Head", (), "float32", (LayerInput("first", (4, 8, 16)),))
     model = of_tokens({"batch": 2, "sequence": 4}, "sequence", kernel=(16, 32))
-    assert estimate.output_spec(model, output) == ()
+    assert model.output_spec(output) == ()
