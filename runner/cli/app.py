@@ -112,7 +112,7 @@ def run_command(command: str | Command, *, raises: bool = False) -> int:
                 masking.hide_config(composed)
                 if opened.membership is None and place.from_launcher() is None:
                     # Else the sweep, or the process that launched this one, has said it.
-                    for line in search_path.replaced(composed):
+                    for line in search_path.replacement_notes(composed):
                         print(f"note: {line}", file=sys.stderr, flush=True)
                 if composed.hydra.mode == RunMode.MULTIRUN:
                     settings = sweep_settings.checked(composed)

@@ -16,7 +16,7 @@ from runner.cli.commands import commands
 from runner.cli.messages import is_group, short, unreadable
 from runner.config import hydra_keys, short_keys
 from runner.config.schema import RunConfig
-from runner.config.search_path import FLAG, NAME_FLAG
+from runner.config.search_path import FOLDER_FLAG, NAME_FLAG
 from runner.config.texts import kept, kind_at
 from runner.errors import ConfigError, did_you_mean
 from runner.host.session import command_module
@@ -27,14 +27,14 @@ _FLAGS_OF_A_CHOICE: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("--cfg", "-c"), ("job", "hydra", "all")),
     **dict.fromkeys(("--info", "-i"), ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")),
 }
-_FLAGS_WITH_VALUE = (*_FLAGS_OF_A_CHOICE, "--package", "-p", NAME_FLAG, "-cn", FLAG, "-cd")
+_FLAGS_WITH_VALUE = (*_FLAGS_OF_A_CHOICE, "--package", "-p", NAME_FLAG, "-cn", FOLDER_FLAG, "-cd")
 # Flags with which Hydra prints something and runs nothing.
 PRINTING_FLAGS = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc", *_FLAGS_OF_A_CHOICE)
 FLAGS = (*_RUNNING_FLAGS, *PRINTING_FLAGS, *_FLAGS_WITH_VALUE)
 # Flags that only change what is printed.
 _OF_PRINTING = ("--resolve", "--package", "-p")
 # Recorded command lines are searched for the long form only.
-_LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
+_LONG_FORM = {"-cd": FOLDER_FLAG, "-cn": NAME_FLAG}
 # Of a file, whose name has 255 bytes at most, without its `.yaml`.
 _LONGEST_NAME = 250
 _PLAIN = re.compile(r"[\w.][\w./-]*", re.ASCII)  # a value that needs no quotes
@@ -113,7 +113,7 @@ def _check_value(flag: str, value: str) -> None:
     if not value or value.startswith("-"):
         raise ConfigError(f"{flag}: needs a value; write {flag} <value>")
     _check_length(f"{flag} {value}", Path(value).name)
-    if _LONG_FORM.get(flag, flag) == FLAG and not Path(value).is_dir():
+    if _LONG_FORM.get(flag, flag) == FOLDER_FLAG and not Path(value).is_dir():
         raise ConfigError(f"{flag} {value}: must be an existing folder; name one that has groups, as conf has")
 
 

@@ -17,6 +17,7 @@ from runner.cli import suggestions
 from runner.cli.commands import commands
 from runner.config import search_path, short_keys, texts
 from runner.config.compose import compose
+from runner.config.convert import KEYS_WITHOUT_GROUP
 from runner.config.quoting import quoted
 from runner.errors import ConfigError, in_one_line, listed, nearest, shown
 from runner.host.outputs import caused_by_disk, unwritable
@@ -216,7 +217,7 @@ def is_group(key: str) -> bool:
     """Returns whether a key is that of a config group: by its form, or because there is such a folder."""
     if "/" in key:
         return True
-    if "." in key or key in search_path.KEYS_WITHOUT_GROUP:
+    if "." in key or key in KEYS_WITHOUT_GROUP:
         return False
     return any((folder / key).is_dir() for folder in search_path.folders())
 

@@ -12,11 +12,12 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from runner.config import options, texts
 from runner.config.build import build, check_type, fields_of, unknown_key
 from runner.config.schema import MeshConfig, RunConfig, TrackingConfig
-from runner.config.search_path import KEYS_WITHOUT_GROUP
 from runner.config.values import leaves
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import secrets
 
+# Keys of the command line that are in no group.
+KEYS_WITHOUT_GROUP = ("resume", "name", "branch", "run")
 _GROUPS = {
     spec.name: cast("type", spec.default_factory) for spec in fields(RunConfig) if spec.name not in KEYS_WITHOUT_GROUP
 }

@@ -1,6 +1,4 @@
-"""Declarations of config keys: the values that a key may hold, beside its type, default and documentation.
-
-A key is one field of a dataclass, declared with a helper of this module:
+"""Declarations of config keys: a key is one field of a dataclass, with the values that it accepts.
 
     epochs: int = integer(3, at_least=1)
 
@@ -10,19 +8,14 @@ derived from the field; see `runner.config.values`, `tests.docs.reference` and `
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
-from runner.config import urls
+from runner.config.locations import folder_problem, path_problem
 
 _METADATA = "constraint"
-
-# The longest file name, in bytes, of the usual file systems (ext4, XFS, APFS, NTFS).
-_LONGEST_NAME = 255
 
 # A pattern of these characters alone, dots and escapes included, always compiles. `layout=auto` and recorded layouts
 # have thousands of such rules, and compiling each would take longer than the rest of the checks.
@@ -31,19 +24,18 @@ _LITERAL = re.compile(r"(?:[\w/.-]|\\\W)*")
 # Names of arrays, which may be those of a file's columns in any language.
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
-
-def with_fix(problem: str, otherwise: str) -> tuple[str, str]:
-    """Returns a problem and its fix: the one that it has after a semicolon, else another one."""
-    problem, _, fix = problem.partition("; ")
-    return problem, fix or otherwise
-
+# The types of a field and of its default: optional if it may be null.
+Integer = TypeVar("Integer", int, int | None)
+Number = TypeVar("Number", float, float | None)
+Text = TypeVar("Text", str, str | None)
+Value = TypeVar("Value")
 
 # Returns what is wrong with a value, as a full clause, perhaps with `; <its fix>`. None: the value is valid.
 Test = Callable[[Any], str | None]
 
 
 def valid_if(is_valid: Callable[[Any], object], problem: str) -> Test:
-    """Returns a test of values with one problem."""
+    """Returns a test with one problem, of values for which `is_valid` returns False, 0 or an empty string."""
 
     def test(value: Any) -> str | None:
         if is_valid(value):
@@ -55,18 +47,13 @@ def valid_if(is_valid: Callable[[Any], object], problem: str) -> Test:
 
 # A string, list or mapping that has entries. A prompt may be a blank or a line break.
 NOT_EMPTY = valid_if(len, "must not be empty")
-# With these, a field that may be null gets an optional type, and any other field a plain one.
-Integer = TypeVar("Integer", int, int | None)
-Number = TypeVar("Number", float, float | None)
-Text = TypeVar("Text", str, str | None)
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """The values that a key may hold, beyond its type.
+    """The values of its type that a key accepts.
 
-    Bounds, choices and `test` apply to the value, or to every entry of a list or mapping. null is always allowed where
+    Bounds, choices and `test` apply to the value, or to every entry of a list or mapping. null is accepted wherever
     the type allows it.
 
     Attributes:
@@ -76,10 +63,10 @@ class Constraint:
       below: upper bound, not allowed.
       unit: of a number, such as `seconds`.
       choices: allowed values; empty: any.
-      is_optional: null is a choice too, and the default.
+      is_optional: null is one of the choices, and the default.
       entry_names: what each entry of a list of fixed length is; empty: the list may have any length.
-      whole: returns what is wrong with a whole list or mapping, or None.
-      test: returns what is wrong with one value, or None.
+      whole: the test of a list or mapping as a whole.
+      test: the test of one value, in place of bounds.
       rule: the test in words, as the type column of the reference shows it.
       example: a valid value, which error messages suggest; None: the default.
       key_pattern: of the keys of a mapping; None: any.
@@ -100,7 +87,7 @@ class Constraint:
     key_pattern: re.Pattern[str] | None = None
 
     def bounds(self) -> str:
-        """Returns the bounds in words, as `above 0 and below 1`; empty: there are none."""
+        """Returns the bounds in words, such as `above 0 and below 1`; empty if there are none."""
         if self.at_least is not None and self.at_most is not None:
             text = f"from {as_text(self.at_least)} to {as_text(self.at_most)}"
         else:
@@ -145,13 +132,12 @@ def as_text(value: float) -> str:
 
 
 def _declare(default: Value, constraint: Constraint) -> Value:
+    """Returns a dataclass's field, which has the type of its value, as that of `dataclasses.field`."""
     metadata = {_METADATA: constraint}
-    # Without a default, where that is MISSING.
-    declared: Value = field(default=default, metadata=metadata)
     if isinstance(default, list | dict):
         # A dataclass rejects a mutable default: each config gets a copy of its own.
-        declared = field(default_factory=default.copy, metadata=metadata)  # type: ignore[assignment]
-    return declared
+        return field(default_factory=default.copy, metadata=metadata)  # type: ignore[return-value]
+    return field(default=default, metadata=metadata)
 
 
 def integer(
@@ -162,9 +148,7 @@ def integer(
     unit: str = "",
     example: int | None = None,
 ) -> Integer:
-    """Declares an integer, at most the largest of int32, which devices count in, with an example where the default
-    is null.
-    """
+    """Declares an integer, which must fit into int32 unless `at_most` is larger: devices count in that."""
     return _declare(default, Constraint(at_least=at_least, at_most=at_most, unit=unit, example=example))
 
 
@@ -179,8 +163,7 @@ def number(
     example: float | None = None,
 ) -> Number:
     """Declares a number; bounds are compared with the nearest float32, which the devices compute in."""
-    constraint = Constraint(at_least, above, at_most, below, unit=unit, example=example)
-    return _declare(default, constraint)
+    return _declare(default, Constraint(at_least, above, at_most, below, unit=unit, example=example))
 
 
 def choice(default: Value, *choices: object, example: object = None) -> Value:
@@ -210,45 +193,8 @@ def pattern(default: str, *, example: str) -> str:
 
 
 def checked(default: Any, **constraint: Any) -> Any:
-    """Declares a key of any type, required if the default is `dataclasses.MISSING`, by the fields of `Constraint`."""
+    """Declares a key of any type by the fields of `Constraint`, a required one with the default `MISSING`."""
     return _declare(default, Constraint(**constraint))
-
-
-def path_problem(value: str) -> str | None:
-    """Returns why a string can't be a path on any file system, or None."""
-    if not value.strip():
-        return "must be a path"
-    if urls.is_url(value):
-        return "must be a local path (only trainer.checkpoint.folder takes a URL)"
-    if is_root(value):
-        return "must not be the root of the file system"
-    if "\0" in value:
-        return "must be a path, which has no NUL byte"
-    # File systems limit the bytes of a name, not its characters.
-    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
-        return f"must be a path whose names have at most {_LONGEST_NAME} bytes"
-    try:
-        Path(value).expanduser()
-    except RuntimeError:
-        # `~name` is the home folder of a user whom this machine does not know.
-        home = Path(value).parts[0]
-        return f"there is no user {home[1:]!r}; use an absolute path, or ./{home} for a folder with that name"
-    return None
-
-
-def is_root(path: str) -> bool:
-    """Returns whether a path is the root of the file system, as `/` and `/tmp/..` are."""
-    return path.startswith("/") and not os.path.normpath(path).strip("/")
-
-
-def folder_problem(value: str) -> str | None:
-    """Returns why a string can be neither a path nor the URL of a folder in an object store, or None."""
-    if urls.is_in_memory(value):
-        # A store of tests.
-        return "is the memory of one process, which is lost when that ends"
-    if urls.is_url(value):
-        return urls.problem(value)
-    return path_problem(value)
 
 
 def pattern_problem(value: str) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePath
 
 from hydra.core.override_parser.types import Override
 
-from runner.config.fields import is_root
+from runner.config.locations import is_root
 from runner.errors import ConfigError, invalid
 
 

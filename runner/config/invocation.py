@@ -7,7 +7,7 @@ import shlex
 from hydra.core.hydra_config import HydraConfig
 
 from runner.config.convert import as_typed
-from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, named_folder, portable
+from runner.config.search_path import FOLDER_FLAG, FOLDERS_KEY, NAME_FLAG, PRIMARY, named_folder, relative_to_project
 from runner.host import session
 
 
@@ -29,14 +29,14 @@ def composed_with() -> list[str]:
     arguments = []
     named = named_folder(session.current().arguments)
     if named is not None:
-        arguments.append(f"{FLAG}={portable(str(named))}")
+        arguments.append(f"{FOLDER_FLAG}={relative_to_project(str(named))}")
     # The recorded command must find the same options again.
     name = str(hydra.job.config_name)
     if name != PRIMARY:
         arguments.append(f"{NAME_FLAG}={name}")
     for override in as_typed(hydra.overrides.hydra):
-        if override.startswith(f"{KEY}="):
-            arguments.append(portable(override))
+        if override.startswith(f"{FOLDERS_KEY}="):
+            arguments.append(relative_to_project(override))
     return arguments
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from runner.config.fields import Constraint, constraint_of, with_fix
+from runner.config.fields import Constraint, constraint_of
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
 
 # The smallest and the largest normal float32. Devices flush smaller numbers to 0.
@@ -60,8 +60,14 @@ def _check(value: Any, spec: Field[Any], field_key: str, key: str) -> None:
 
 
 def _invalid(problem: str, value: object, spec: Field[Any], field_key: str, key: str) -> ConfigError:
-    problem, fix = with_fix(problem, fix_of(value, spec, field_key, key))
+    problem, fix = _with_fix(problem, fix_of(value, spec, field_key, key))
     return invalid(key, value, problem=problem, fix=fix)
+
+
+def _with_fix(problem: str, otherwise: str) -> tuple[str, str]:
+    """Returns what a test says, split into the problem and its fix; `otherwise` if it names no fix."""
+    clause, _, fix = problem.partition("; ")
+    return clause, fix or otherwise
 
 
 def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
@@ -133,7 +139,7 @@ def check_value(key: str, value: object, constraint: Constraint) -> None:
         return
     problem = problem_of(value, constraint)
     if problem is not None:
-        problem, fix = with_fix(problem, _fix(value, constraint, example_of(constraint), key))
+        problem, fix = _with_fix(problem, _fix(value, constraint, example_of(constraint), key))
         raise invalid(key, value, problem=problem, fix=fix)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from runner.config import import_path, values
 from runner.config.build import build
-from runner.config.fields import path_problem, with_fix
+from runner.config.fields import Constraint
+from runner.config.locations import path_problem
 from runner.config.schema_augment import STEPS, StepOptions
 from runner.config.schema_data import BYTES, AugmentConfig, DatasetConfig
 from runner.config.values import changed
@@ -50,10 +51,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
 
 def _check_tokenizer(tokenizer: str, *, recorded: bool) -> None:
     key = "dataset.tokenizer"
-    problem = path_problem(tokenizer)
-    if problem is not None:
-        problem, fix = with_fix(problem, f"set {key}=tokenizer.json")
-        raise invalid(key, tokenizer, problem=problem, fix=fix)
+    values.check_value(key, tokenizer, Constraint(test=path_problem, example="tokenizer.json"))
     # Only the suffix distinguishes a path from a misspelled kind, which gets a suggestion.
     is_file_name = tokenizer.endswith(".json")
     if not is_file_name or not (recorded or Path(tokenizer).expanduser().is_file()):

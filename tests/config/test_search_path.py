@@ -42,7 +42,7 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def test_the_folder_conf_is_found_where_one_stands(project: Path) -> None:
-    assert search_path.own() == [project / "conf"]
+    assert search_path.user_folders() == [project / "conf"]
     assert "mine" in search_path.options("model")
     config = composed("experiment=mine")
     assert (config.model.width, config.trainer.epochs, config.engine.name) == (16, 2, "keras_dtensor")
@@ -52,20 +52,20 @@ def test_the_folder_conf_is_found_where_one_stands(project: Path) -> None:
 def test_a_folder_that_is_named_comes_first(project: Path, monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
     put(project / "others/model/mine.yaml", "_target_: my_model.build\nwidth: 99\n")
     monkeypatch.setattr(session.current(), "arguments", ("experiment=mine", *flag.split()))
-    assert search_path.own() == [project / "others", project / "conf"]
+    assert search_path.user_folders() == [project / "others", project / "conf"]
     assert composed("experiment=mine").model.width == 99
 
 
 def test_the_checkouts_own_folder_is_no_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(paths.conf_dir().parent)
-    assert search_path.own() == []
+    assert search_path.user_folders() == []
 
 
 @pytest.mark.parametrize("found", ["conf/nginx.conf", "conf/model/readme.md", "conf/sites/a.yaml", "conf/config.yaml"])
 def test_another_programs_conf_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     put(tmp_path / found, "x: 1\n")
     monkeypatch.chdir(tmp_path)
-    assert search_path.own() == []
+    assert search_path.user_folders() == []
     assert composed().engine.name == "keras_dtensor"
 
 
@@ -75,7 +75,7 @@ def test_an_own_option_hides_the_programs_and_an_own_config_does_not(project: Pa
     config = composed()
     assert config.optimizer.learning_rate == 0.5
     assert config.engine.name == "keras_dtensor"
-    told = list(search_path.replaced(DictConfig({"hydra": {"runtime": {"choices": {"optimizer": "adam"}}}})))
+    told = list(search_path.replacement_notes(DictConfig({"hydra": {"runtime": {"choices": {"optimizer": "adam"}}}})))
     assert told == [
         "conf/config.yaml is ignored: only options can be replaced; use conf/experiment/mine.yaml",
         "conf/optimizer/adam.yaml is used instead of the built-in optimizer=adam",
