@@ -60,9 +60,8 @@ def compare(
         the given one; their outputs have other names, shapes or dtypes; the reference has a NaN or does not move the
         state.
     """
-    return _Comparison(reference, state, batches, parameters, gradients, steps, seed).with_step(
-        step, place, place_batch, intermediates
-    )
+    comparison = _Comparison(reference, state, batches, parameters, gradients, steps, seed)
+    return comparison.with_step(step, place, place_batch, intermediates)
 
 
 def assert_same(step: Step, reference: Step, state: Tree, batches: Iterable[Tree], **options: Any) -> None:
@@ -110,7 +109,7 @@ def matrix(
 
 
 class _Comparison:
-    """A reference and what it has computed so far."""
+    """A reference, and what it has computed for the steps that are compared with it."""
 
     def __init__(
         self,
@@ -127,17 +126,18 @@ class _Comparison:
         given = list(batches)
         if not given:
             raise ValueError("batches is empty; give at least one batch")
-        self._setup = Setup(state, given, max(len(given), _STEPS) if steps is None else steps, seed)
+        if steps is None:
+            steps = max(len(given), _STEPS)
+        self._setup = Setup(state, given, steps, seed)
         self._parameters = parameters
-        self._of_step, of_reference = _pair(gradients)
-        self._reference = Reference(
-            self._setup, "reference", reference, gradients=of_reference, device=jax.local_devices()[0]
-        )
-        self._expected: Arrays | None = None  # outputs of its first step, once it is prepared
+        self._gradients_of_step, of_reference = _pair(gradients)
+        device = jax.local_devices()[0]
+        self._reference = Reference(self._setup, "reference", reference, gradients=of_reference, device=device)
+        self._expected: Arrays | None = None  # outputs of the reference's first step, once it is prepared
 
     def with_step(self, step: Step, place: Place | None, place_batch: Place | None, intermediates: Both) -> StepReport:
-        """Returns how a step compares."""
-        side = Side(self._setup, "step", step, self._of_step, place, place_batch)
+        """Returns how a step compares; arguments and errors as for `compare`."""
+        side = Side(self._setup, "step", step, self._gradients_of_step, place, place_batch)
         reference = self._reference
         outputs = outputs_of(side)
         if self._expected is None:
@@ -147,18 +147,17 @@ class _Comparison:
         if problem:
             raise ValueError(f"the step's outputs are not those of the reference: one {problem}")
         reference.perturb_for(side)
-        actual = self._computed(side)
-        report = self._report(side, actual, reference.spread)
+        arrays = self._computed(side)
+        report = self._report(side, arrays, reference.spread)
         if side.unequal and report.first is None:
-            # Of unequal copies the smaller and the larger numbers are compared, so that no wrong one is left out.
+            # The smaller of unequal copies were compared. Compare the larger too, so that no wrong one is left out.
             side.merge = np.maximum
-            actual = self._computed(side)
-            report = self._report(side, actual, reference.spread)
-        kinds = {check.kind for check in report.failed}
-        if kinds and kinds <= FROM_THE_START:
+            arrays = self._computed(side)
+            report = self._report(side, arrays, reference.spread)
+        if report.failed and all(check.kind in FROM_THE_START for check in report.failed):
             # A weight may start at a kink that three runs do not cross, and the mesh does.
-            wider = reference.wider_spread(range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS))
-            report = self._report(side, actual, wider)
+            seeds = range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS)
+            report = self._report(side, arrays, reference.wider_spread(seeds))
         if report.first is None or intermediates is None:
             return report
         return replace(report, inside=self._first_inside(side, report.first, intermediates))
@@ -170,22 +169,9 @@ class _Comparison:
             arrays |= side.at(number, step, start)
         return self._reference.compared(arrays)
 
-    def _first_inside(self, side: Side, first: Check, intermediates: Both) -> str:
-        """Returns the first value inside the step that differs, where a check failed first."""
-        side.inside, self._reference.inside = _pair(intermediates)
-        step = 0
-        start = self._setup.initial
-        if first.name.startswith("point"):
-            step, start = self._reference.starts[int(first.name.removeprefix("point").partition("/")[0])]
-        actual = side.intermediates_at(start, step)
-        expected, widest = self._reference.intermediates_with_spread(start, step)
-        rounding = self._reference.rounding
-        checks = compare_arrays(expected, widest, actual, rounding, lambda path: Entry("output", path, 0.0))
-        return next((check.name for check in checks if not check.passed), "")
-
-    def _report(self, side: Side, actual: Arrays, spread: Arrays) -> StepReport:
+    def _report(self, side: Side, arrays: Arrays, spread: Arrays) -> StepReport:
         reference = self._reference
-        checks = compare_arrays(reference.arrays, spread, actual, reference.rounding, reference.describe)
+        checks = compare_arrays(reference.arrays, spread, arrays, reference.rounding, reference.describe)
         mesh = f"{len(side.devices)} devices"
         if len(side.devices) < 2:
             mesh = "one device (are place and place_batch missing?)"
@@ -194,6 +180,20 @@ class _Comparison:
         return StepReport(
             tuple(checks), self._setup.steps, mesh, reference.terms, reference.rounding, unequal=tuple(side.unequal)
         )
+
+    def _first_inside(self, side: Side, first: Check, intermediates: Both) -> str:
+        """Returns the first value inside the step that differs, where a check failed first; empty if none does."""
+        reference = self._reference
+        side.inside, reference.inside = _pair(intermediates)
+        step = 0
+        start = self._setup.initial
+        for number, point in reference.starts.items():
+            if first.name.startswith(f"point{number}/"):
+                step, start = point
+        actual = side.intermediates_at(start, step)
+        expected, spread = reference.intermediates_with_spread(start, step)
+        checks = compare_arrays(expected, spread, actual, reference.rounding, lambda path: Entry("output", path, 0.0))
+        return next((check.name for check in checks if not check.passed), "")
 
 
 def _pair(both: Both) -> tuple[Function | None, Function | None]:
