@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,7 +31,7 @@ _FEWEST = 2
 
 @dataclass(frozen=True, eq=False)
 class Mixture(Selection):
-    """The train split of a mixture.
+    """The train split of a mixture, whose pieces are all examples of each part.
 
     An epoch has as many examples as all parts together. A part with the share w of the weights has w of them, rounded
     so that the errors do not add up over epochs, and spread evenly over the epoch. Each part goes through its examples
@@ -46,39 +47,34 @@ class Mixture(Selection):
         rows = []
         places = []
         start = 0
-        # A part's examples of all epochs before one are those between its two ends then.
-        ends_before = self._rounded_ends(draw.epoch)
-        ends_after = self._rounded_ends(draw.epoch + 1)
-        for part, (source, source_rows) in enumerate(self.pieces):
-            first = ends_before[part + 1] - ends_before[part]
-            stop = ends_after[part + 1] - ends_after[part]
-            rows.append(start + self._rows_of_part(part, draw, first, stop))
-            offset = rng.random() if draw.shuffle else 0.5
+        taken_before = self._taken_before(draw.epoch)
+        taken_after = self._taken_before(draw.epoch + 1)
+        for part, (source, _) in enumerate(self.pieces):
+            part_rows = self._rows_of_part(part, draw, taken_before[part], taken_after[part])
+            rows.append(start + part_rows)
             # Evenly spaced over the epoch, from a random start.
-            places.append((np.arange(stop - first) + offset) / (stop - first))
-            assert source.size == len(source_rows), "a part is a whole source"
+            offset = rng.random() if draw.shuffle else 0.5
+            places.append((np.arange(len(part_rows)) + offset) / len(part_rows))
             start += source.size
         # Stable, so that equal places have one order on every machine.
         return np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
 
-    def _rounded_ends(self, epoch: int) -> list[int]:
-        """Returns 0 and, for each part, how many examples it and the parts before it have in all epochs before one.
-
-        The ends are rounded, not the parts, so that these add up exactly to the positions.
-        """
+    def _taken_before(self, epoch: int) -> list[int]:
+        """Returns how many examples of each part all epochs before one have together."""
         positions = epoch * self.size
         total = math.fsum(self.weights)
+        # Where the parts end if they follow each other. The ends are rounded, so that the parts add up exactly.
         ends = []
-        for parts in range(len(self.weights)):
-            ends.append(math.floor(math.fsum(self.weights[:parts]) / total * positions + 0.5))
-        return [*ends, positions]
+        for count in range(len(self.weights)):
+            ends.append(math.floor(math.fsum(self.weights[:count]) / total * positions + 0.5))
+        return [end - start for start, end in pairwise([*ends, positions])]
 
     def _rows_of_part(self, part: int, draw: Draw, first: int, stop: int) -> Rows:
         """Returns the rows of a part's examples `first` to `stop`, counted over all epochs."""
         source, _ = self.pieces[part]
         rows = []
         while first < stop:
-            # A pass sees every example of the part once.
+            # A pass takes every example of the part once.
             number, done = divmod(first, source.size)
             order = source.epoch_order(Draw(draw.seed, number, draw.shuffle, (_PART_STREAM, part)))
             taken = order[done : done + stop - first]
@@ -100,48 +96,48 @@ class Mixture(Selection):
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Loads all parts: train is mixed by the weights, the other splits have every example of the parts' own once."""
     parts = parts_of(config)
-    datasets: list[Dataset] = []
-    part_encoding = encoding
-    for part in parts:
-        with in_part(part.key):
-            full = registry.entry(part.config).load(part.config, part_encoding)
-            # The seed chooses held-out examples, which a part has none of.
-            datasets.append(make_dataset(full, part.config, seed=0))
-        if encoding is None:
-            # All texts need the tokenizer of the first part. Categories are compared below.
-            part_encoding = Encoding(vocabulary=datasets[0].encoding.vocabulary)
-    specs = datasets[0].specs
+    datasets = _load_parts(parts, encoding)
+    first = datasets[0]
     first_name = f"{parts[0].key} ({parts[0].name})"
-    trains = []
-    validations = []
-    tests = []
     for part, dataset in zip(parts, datasets, strict=True):
-        check_same_specs(dataset.specs, f"{part.key} ({part.name})", specs, first_name, "all parts")
-        trains.append(_whole(dataset.train))
-        if dataset.validation is not None:
-            validations.append(_whole(dataset.validation))
-        tests.append(_whole(dataset.test))
+        check_same_specs(dataset.specs, f"{part.key} ({part.name})", first.specs, first_name, "all parts")
 
-    train = Mixture(trains, specs, [part.weight for part in parts])
+    weights = [part.weight for part in parts]
+    train = Mixture([_whole(dataset.train) for dataset in datasets], first.specs, weights)
     train.check([part.key for part in parts])
     splits: dict[str, DataSource] = {"train": train}
+    validations = [_whole(dataset.validation) for dataset in datasets if dataset.validation is not None]
     if validations:
-        splits["validation"] = Selection(validations, specs)
-    splits["test"] = Selection(tests, specs)
-    first = datasets[0].encoding
+        splits["validation"] = Selection(validations, first.specs)
+    splits["test"] = Selection([_whole(dataset.test) for dataset in datasets], first.specs)
+    encoded = first.encoding
     return FullDataset(
         name="mixture",
         version="",
         splits=splits,
         digest=_digest(parts, datasets),
         source=", ".join(dataset.source for dataset in datasets),
-        encoding=replace(encoding or Encoding(), categories=first.categories, vocabulary=first.vocabulary),
+        encoding=replace(encoding or Encoding(), categories=encoded.categories, vocabulary=encoded.vocabulary),
         about={"train": f"a mixture: {describe(parts)}"},
         texts=_texts(datasets),
     )
 
 
+def _load_parts(parts: Sequence[Part], encoding: Encoding | None) -> list[Dataset]:
+    datasets: list[Dataset] = []
+    for part in parts:
+        with in_part(part.key):
+            full = registry.entry(part.config).load(part.config, encoding)
+            # The seed chooses held-out examples, which a part has none of.
+            datasets.append(make_dataset(full, part.config, seed=0))
+        if encoding is None:
+            # All texts need the tokenizer of the first part. Categories are compared by the caller.
+            encoding = Encoding(vocabulary=datasets[0].encoding.vocabulary)
+    return datasets
+
+
 def _whole(source: DataSource) -> tuple[DataSource, Rows]:
+    """Returns all examples of a source, as a piece of a selection."""
     return source, np.arange(source.size)
 
 
