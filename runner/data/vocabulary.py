@@ -28,6 +28,8 @@ else:
     # An optional extra that byte vocabularies do not need.
     tokenizers = late("tokenizers")
 
+# Number of bytes, which are the first tokens of a vocabulary of bytes.
+_BYTE_VALUES = 256
 # File name of the tokenizer in the folder of a run and in every export.
 TOKENIZER = "tokenizer.json"
 # Limit for unpacking a recorded tokenizer, so that a manipulated record can't fill the memory. Even a tokenizer.json
@@ -47,11 +49,12 @@ class EncodingError(ValueError):
 class Vocabulary:
     """The tokens of a text, with encoding and decoding.
 
-    `end_token` is the text of the token appended to each document; `tokenizer` the content of a tokenizer.json, empty
-    if the tokens are bytes.
-
     >>> Vocabulary().decode(Vocabulary().encode("To be"))
     'To be'
+
+    Attributes:
+      end_token: text of the token that is appended to each document; None: none is appended.
+      tokenizer: content of a tokenizer.json; empty: the tokens are bytes.
     """
 
     end_token: str | None = None
@@ -66,21 +69,21 @@ class Vocabulary:
     def size(self) -> int:
         """V: one more than the largest token."""
         if self.is_bytes:
-            return 256 + (self.end_token is not None)
+            return _BYTE_VALUES + (self.end_token is not None)
         return max(self._library.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
     def end(self) -> int | None:
-        """The token appended to each document; None: none is appended."""
+        """Number of the token that is appended to each document; None: none is appended."""
         if self.end_token is None:
             return None
         if self.is_bytes:
-            return 256
+            return _BYTE_VALUES
         return self._library.token_to_id(self.end_token)
 
     @property
     def special(self) -> list[str]:
-        """Special tokens, which no text is encoded as."""
+        """Texts of the special tokens of a tokenizer, which no text is encoded as."""
         added = self._library.get_added_tokens_decoder().values()
         return [str(token.content) for token in added if token.special]
 
@@ -89,7 +92,7 @@ class Vocabulary:
         """Digest, as hex."""
         content: list[object] = [BYTES, self.end_token, None]
         if self.tokenizer:
-            # "bpe" is any kind of tokenizer.
+            # Recorded runs have "bpe" for any kind of tokenizer.
             content = ["bpe", self.end_token, json.loads(self.tokenizer)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -110,14 +113,12 @@ class Vocabulary:
         """
         if self.is_bytes:
             return [np.frombuffer(text.encode(), np.uint8).astype(self.dtype, copy=False) for text in pieces]
-        return [np.array(encoding.ids, self.dtype) for encoding in self._encode_with_library(pieces)]
-
-    def _encode_with_library(self, pieces: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
-            return self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
+            encodings = self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
         # The library tokenizers raises bare exceptions.
         except Exception as error:
             raise EncodingError(in_one_line(str(error))) from error
+        return [np.array(encoding.ids, self.dtype) for encoding in encodings]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, without end tokens; incomplete characters become U+FFFD."""
@@ -135,13 +136,14 @@ class Vocabulary:
         """
         counts = np.zeros(self.size, np.int32)
         if self.is_bytes:
-            counts[:256] = 1
+            counts[:_BYTE_VALUES] = 1
             return counts
         content = json.loads(self.tokenizer)
-        added = self._library.get_added_tokens_decoder()
-        stages = json.dumps(list(map(content.get, ("normalizer", "pre_tokenizer", "decoder"))))
         decoder = content.get("decoder") or {}
+        # As text, because a stage may be a list of others: what counts is whether it has one of a kind.
+        stages = json.dumps([content.get("normalizer"), content.get("pre_tokenizer"), decoder])
         suffix = content["model"].get("end_of_word_suffix") or decoder.get("suffix") or ""
+        added = self._library.get_added_tokens_decoder()
         for text, token in self._library.get_vocab(with_added_tokens=True).items():
             if token not in added:
                 counts[token] = _count_bytes(text, stages, suffix)
@@ -193,6 +195,7 @@ class Vocabulary:
 
 
 def _count_bytes(token: str, stages: str, suffix: str) -> int:
+    """Returns the bytes that a token adds inside a text; `stages` name the kinds of a tokenizer's stages."""
     if suffix and token.endswith(suffix):
         # The suffix ends a word and decodes to one space.
         return _count_bytes(token.removesuffix(suffix), stages, "") + 1
