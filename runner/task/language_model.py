@@ -22,7 +22,7 @@ from runner.task.supervised import counted_sum, is_real
 # Names of the outputs of a model that leaves the logits to the loss.
 HIDDEN = "hidden"
 HEAD = "head"
-# Names of the sums of `LanguageModel._summed` and `totals`.
+# Names of the sums of `LanguageModel._sums` and `totals`.
 _ENTROPY = "entropy"
 _RIGHT = "right"
 _COUNTED = "counted"
@@ -48,7 +48,7 @@ class LanguageModel(PerPosition):
       units: V.
     """
 
-    own_metrics = {"perplexity": MINIMIZE, "bits_per_byte": MINIMIZE, "accuracy": MAXIMIZE}  # noqa: RUF012 - as above
+    own_metrics = {"perplexity": MINIMIZE, "bits_per_byte": MINIMIZE, "accuracy": MAXIMIZE}  # noqa: RUF012 - as in the base class
     # Logits of a whole split need gigabytes.
     keeps_outputs = False
 
@@ -59,13 +59,13 @@ class LanguageModel(PerPosition):
         if config.inputs is None:
             config = replace(config, inputs=_default_inputs(config, data.arrays, label_weight))
         super().__init__(config, options, data)
+        self.vocabulary = data.vocabulary
         self._token_bytes = None
         if data.vocabulary is None:
             self.directions = {name: way for name, way in self.directions.items() if name != "bits_per_byte"}
         else:
             self._token_bytes = np.asarray(data.vocabulary.token_bytes(), np.float32)
-        self.vocabulary = data.vocabulary
-        self.label = self._check_arrays()
+        self.label = self._find_label()
         self.positions = self.arrays[self.label].shape
         self.tokens = self.positions[0]
         self.find_label_weight(label_weight, data.arrays)
@@ -80,7 +80,7 @@ class LanguageModel(PerPosition):
         if data.train is not None:
             self.check_split(data.train, "train")
 
-    def _check_arrays(self) -> str:
+    def _find_label(self) -> str:
         label = self._sole_target("task=language_model needs one array of tokens")
         spec = self.arrays[label]
         if len(spec.shape) != 1 or np.dtype(spec.dtype).kind not in "iu":
@@ -131,7 +131,8 @@ class LanguageModel(PerPosition):
             tokens = source.column(name)
             if tokens is None:
                 # A source that makes each example as it is read.
-                first = first or source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))
+                if not first:
+                    first = source.read(np.arange(min(source.size, _FIRST_EXAMPLES)))
                 tokens = first[name]
             classes.check_range(tokens, self.units, name, split, _fix_of_token, key=key)
 
@@ -139,6 +140,100 @@ class LanguageModel(PerPosition):
         if TOKENS in self.input_names:
             return TOKENS
         return self.input_names[0]
+
+    def check(self, shapes: Shapes) -> None:
+        """Checks that a model has logits of each token, or `hidden` and `head`."""
+        logits = f"[batch, {self.tokens}, {self.units}]"
+        if len(shapes) == 1:
+            (shape,) = shapes.values()
+            if len(shape) != 3 or shape[1] not in (None, self.tokens) or shape[2] != self.units:
+                raise ConfigError(
+                    f"model._target_: the model's output has shape {list(shape)}, but the task needs {logits} (one "
+                    "logit per token of the vocabulary, for each token); use a model of sequences, such as model=gpt"
+                )
+            return
+        hidden = tuple(shapes.get(HIDDEN, ()))
+        if set(shapes) != {HIDDEN, HEAD} or len(hidden) != 3 or tuple(shapes[HEAD]) != (hidden[2], self.units):
+            listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            raise ConfigError(
+                f"model._target_: the model's outputs are {listed}, but the task needs logits {logits}, or {HIDDEN} "
+                f"[batch, {self.tokens}, D] with {HEAD} [D, {self.units}]; return one of the two"
+            )
+
+    def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
+        """Returns the logits (B, T, V) after each token."""
+        if not isinstance(outputs, Mapping):
+            return {"logits": outputs}
+        return {"logits": ops.matmul(outputs[HIDDEN], outputs[HEAD])}
+
+    def counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, T), the weight of each label; 0 for padding."""
+        label = batch[self.label]
+        # Adding zeros broadcasts (B, 1) to the labels' (B, T).
+        counts_bt = ops.cast(is_real(ops, batch, 2), "float32") + ops.cast(ops.zeros_like(label), "float32")
+        if self._label_weight is not None:
+            counts_bt = counts_bt * ops.cast(self._without_channel(ops, batch[self._label_weight]), "float32")
+        return counts_bt
+
+    def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+        """Returns `_sums`, or the logits if they are kept, as for the few examples that an export compares."""
+        if self.keeps_outputs:
+            return self.predictions(ops, outputs)["logits"]
+        return self._sums(ops, outputs, batch)
+
+    def _sums(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns sums (B,) over each example's counted tokens, from one pass over the logits.
+
+        They are the loss, the cross-entropy in nats (the loss without sample weights), and the number of tokens that
+        are predicted correctly. Outputs that `reduced` made are these sums already.
+        """
+        if isinstance(outputs, Mapping) and _ENTROPY in outputs:
+            return dict(outputs)
+        label_bt = self.labels(ops, batch)
+        counts_bt = self.counts(ops, batch)
+        weights_bt = counts_bt
+        if self._example_weight is not None:
+            weights_bt = counts_bt * ops.expand_dims(self._example_weights(ops, batch), -1)
+        if isinstance(outputs, Mapping) and ops.head_losses is not None:
+            nats_bt, right_bt = ops.head_losses(outputs[HIDDEN], outputs[HEAD], label_bt, weights_bt)
+        else:
+            nats_bt, right_bt = token_losses(ops, self.predictions(ops, outputs)["logits"], label_bt)
+        loss = counted_sum(ops, nats_bt, counts_bt, weights_bt)
+        right = counted_sum(ops, right_bt, counts_bt, counts_bt)
+        entropy = loss
+        if self._example_weight is not None:
+            entropy = counted_sum(ops, nats_bt, counts_bt, counts_bt)
+        return {LOSS: loss, _RIGHT: right, _ENTROPY: entropy}
+
+    def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's cross-entropy (B,) in nats, summed over its counted tokens and weighted."""
+        return self._sums(ops, outputs, batch)[LOSS]
+
+    def metrics(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the number of counted tokens of each example that are predicted correctly."""
+        return {"accuracy": self._sums(ops, outputs, batch)[_RIGHT]}
+
+    def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns sums per example (B,), 0 for padding: nats, correct tokens, tokens, and their bytes."""
+        sums = self._sums(ops, outputs, batch)
+        counts_bt = self.counts(ops, batch)
+        totals = {_ENTROPY: sums[_ENTROPY], _RIGHT: sums[_RIGHT], _COUNTED: ops.sum(counts_bt, axis=-1)}
+        if self._token_bytes is not None:
+            table = np.pad(self._token_bytes, (0, self.units - len(self._token_bytes)))
+            bytes_bt = ops.take(table, ops.cast(batch[self.label], "int32"))
+            totals[_BYTES] = ops.sum(bytes_bt * counts_bt, axis=-1)
+        return totals
+
+    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
+        """Returns means over all tokens: perplexity is e to the mean, not a mean of the batches' perplexities."""
+        # A split without counted tokens or bytes has metrics of 0, not a division by 0.
+        tokens = float(totals[_COUNTED]) or 1.0
+        nats = float(totals[_ENTROPY])
+        metrics = {"perplexity": math.exp(min(nats / tokens, _MOST_NATS))}
+        if _BYTES in totals:
+            metrics["bits_per_byte"] = nats / math.log(2.0) / (float(totals[_BYTES]) or 1.0)
+        metrics["accuracy"] = float(totals[_RIGHT]) / tokens
+        return metrics
 
     def _encode_prompt(self, text: str | None, tokens: int | None, keys: tuple[str, str]) -> Array | None:
         """Returns the tokens that samples start with; None: there is no vocabulary to read and write text with."""
@@ -200,8 +295,8 @@ class LanguageModel(PerPosition):
 
         def next_logits(rows: Array, positions: Array) -> Array:
             count = len(rows)
-            # Row i of the batch is row i modulo R, so that padding repeats rows with their positions.
-            indices = np.arange(-(-count // multiple) * multiple) % count
+            # Padding repeats rows with their positions.
+            indices = np.arange(math.ceil(count / multiple) * multiple) % count
             return ask(self._batch_that_asks(rows[indices], positions[indices]))[:count, :vocabulary_size]
 
         counts = [min(tokens or generation.DEFAULT_TOKENS, self.tokens - len(prompt)) for prompt in prompts]
@@ -228,103 +323,6 @@ class LanguageModel(PerPosition):
             return ops.sum(ops.cast(outputs, "float32") * mark_bt1, axis=1)
         hidden_bd = ops.sum(ops.cast(outputs[HIDDEN], "float32") * mark_bt1, axis=1)
         return ops.matmul(hidden_bd, ops.cast(outputs[HEAD], "float32"))
-
-    def counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, T), the weight of each label; 0 for padding."""
-        label = batch[self.label]
-        # Adding zeros broadcasts (B, 1) to the labels' (B, T).
-        counts_bt = ops.cast(is_real(ops, batch, 2), "float32") + ops.cast(ops.zeros_like(label), "float32")
-        if self._label_weight is not None:
-            counts_bt = counts_bt * ops.cast(self._without_channel(ops, batch[self._label_weight]), "float32")
-        return counts_bt
-
-    def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
-        """Returns `_summed`, or the logits if they are kept, as for the few examples that an export compares."""
-        if self.keeps_outputs:
-            return self.predictions(ops, outputs)["logits"]
-        return self._summed(ops, outputs, batch)
-
-    def _summed(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns sums (B,) over each example's counted tokens, from one pass over the logits.
-
-        They are the loss, the cross-entropy in nats (the loss without sample weights), and the number of tokens that
-        are predicted correctly.
-        """
-        label_bt = self.labels(ops, batch)
-        counts_bt = self.counts(ops, batch)
-        weights_bt = counts_bt
-        if self._example_weight is not None:
-            weights_bt = counts_bt * ops.expand_dims(self._example_weights(ops, batch), -1)
-        if isinstance(outputs, Mapping) and ops.head_losses is not None:
-            nats_bt, right_bt = ops.head_losses(outputs[HIDDEN], outputs[HEAD], label_bt, weights_bt)
-        else:
-            nats_bt, right_bt = token_losses(ops, self.predictions(ops, outputs)["logits"], label_bt)
-        loss = counted_sum(ops, nats_bt, counts_bt, weights_bt)
-        right = counted_sum(ops, right_bt, counts_bt, counts_bt)
-        entropy = loss
-        if self._example_weight is not None:
-            entropy = counted_sum(ops, nats_bt, counts_bt, counts_bt)
-        return {LOSS: loss, _RIGHT: right, _ENTROPY: entropy}
-
-    def _sums(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if isinstance(outputs, Mapping) and _ENTROPY in outputs:
-            return dict(outputs)
-        return self._summed(ops, outputs, batch)
-
-    def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns each example's cross-entropy (B,) in nats, summed over its counted tokens and weighted."""
-        return self._sums(ops, outputs, batch)[LOSS]
-
-    def metrics(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the number of counted tokens of each example that are predicted correctly."""
-        return {"accuracy": self._sums(ops, outputs, batch)[_RIGHT]}
-
-    def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns sums per example (B,), 0 for padding: nats, correct tokens, tokens, and their bytes."""
-        sums = self._sums(ops, outputs, batch)
-        counts_bt = self.counts(ops, batch)
-        totals = {_ENTROPY: sums[_ENTROPY], _RIGHT: sums[_RIGHT], _COUNTED: ops.sum(counts_bt, axis=-1)}
-        if self._token_bytes is not None:
-            table = np.pad(self._token_bytes, (0, self.units - len(self._token_bytes)))
-            bytes_bt = ops.take(table, ops.cast(batch[self.label], "int32"))
-            totals[_BYTES] = ops.sum(bytes_bt * counts_bt, axis=-1)
-        return totals
-
-    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns means over all tokens: perplexity is e to the mean, not a mean of the batches' perplexities."""
-        # A split without counted tokens or bytes has metrics of 0, not a division by 0.
-        tokens = float(totals[_COUNTED]) or 1.0
-        nats = float(totals[_ENTROPY])
-        metrics = {"perplexity": math.exp(min(nats / tokens, _MOST_NATS))}
-        if _BYTES in totals:
-            metrics["bits_per_byte"] = nats / math.log(2.0) / (float(totals[_BYTES]) or 1.0)
-        metrics["accuracy"] = float(totals[_RIGHT]) / tokens
-        return metrics
-
-    def check(self, shapes: Shapes) -> None:
-        """Checks that a model has logits of each token, or `hidden` and `head`."""
-        logits = f"[batch, {self.tokens}, {self.units}]"
-        if len(shapes) == 1:
-            (shape,) = shapes.values()
-            if len(shape) != 3 or shape[1] not in (None, self.tokens) or shape[2] != self.units:
-                raise ConfigError(
-                    f"model._target_: the model's output has shape {list(shape)}, but the task needs {logits} (one "
-                    "logit per token of the vocabulary, for each token); use a model of sequences, such as model=gpt"
-                )
-            return
-        hidden = tuple(shapes.get(HIDDEN, ()))
-        if set(shapes) != {HIDDEN, HEAD} or len(hidden) != 3 or tuple(shapes[HEAD]) != (hidden[2], self.units):
-            listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-            raise ConfigError(
-                f"model._target_: the model's outputs are {listed}, but the task needs logits {logits}, or {HIDDEN} "
-                f"[batch, {self.tokens}, D] with {HEAD} [D, {self.units}]; return one of the two"
-            )
-
-    def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
-        """Returns the logits (B, T, V) after each token."""
-        if not isinstance(outputs, Mapping):
-            return {"logits": outputs}
-        return {"logits": ops.matmul(outputs[HIDDEN], outputs[HEAD])}
 
 
 def _fix_of_token(token: int) -> str:
