@@ -10,7 +10,7 @@ from tensorflow.experimental import dtensor
 
 from runner.config.import_path import parameters, raised
 from runner.config.schema import ModelConfig
-from runner.data.base import Array, ArraySpec, Batch
+from runner.data.base import Array, Batch
 from runner.engine.base import LayerOutput, PlainModel, as_called
 from runner.engine.dtensor import private
 from runner.engine.dtensor.adapters.paths import layer_paths, named_variables
@@ -26,8 +26,6 @@ from runner.model import contract, padding, preprocessing, scope, target
 from runner.model.builder import call as build_model
 from runner.model.builder import check_kind, check_paths, data_arguments, with_named_outputs
 from runner.task.base import DataSpec
-
-Variables = Mapping[str, tf.Variable]
 
 
 class KerasAdapter:
@@ -77,7 +75,9 @@ class KerasAdapter:
         """Rejects outputs that the task can't use, what no engine honors, and padding in batch statistics."""
         contract.check(model, list(model.submodules), tf_keras.Model, self._config)
         check_taken(model)
-        self._check_outputs(model)
+        shapes = _output_shapes(model)
+        if shapes is not None:
+            self._data.task.check(shapes)
         paths = self.variables(model)
         check_paths(paths, self._config)
         for path, variable in paths.items():
@@ -87,27 +87,30 @@ class KerasAdapter:
         if pads:
             _check_padding(model, paths, self._data, self._seed)
 
-    def _check_outputs(self, model: tf_keras.Model) -> None:
-        task = self._data.task
-        shape = getattr(model, "output_shape", None)
-        if isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
-            # A tuple of tuples has the shapes of several outputs, a tuple of sizes that of one.
-            shape = {"outputs": shape}
-        elif isinstance(shape, list | tuple):
-            shape = dict(enumerate(shape))
-        if isinstance(shape, Mapping):
-            task.check({str(name): tuple(one_shape) for name, one_shape in shape.items()})
-
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that layers need whole, however they are stored."""
-        needed_ids: set[int] = set()
+        whole_ids: set[int] = set()
         for layer in model.submodules:
-            needed_ids.update(map(id, whole_variables(layer)))
-        return {path for path, variable in self.variables(model).items() if id(variable) in needed_ids}
+            whole_ids.update(map(id, whole_variables(layer)))
+        return {path for path, variable in self.variables(model).items() if id(variable) in whole_ids}
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
         """Returns every layer's output for a batch."""
-        return _layer_outputs(self.plain(), batch, self._data.inputs)
+        # A model for this alone: the calls of its layers are replaced for good.
+        model = self.plain()
+        recorder = Outputs(layer_paths(model), lambda structure: filter(tf.is_tensor, tf.nest.flatten(structure)))
+        for layer in model.submodules:
+            is_layer = isinstance(layer, tf_keras.layers.Layer)
+            if is_layer and not isinstance(layer, tf_keras.layers.InputLayer):
+                layer.call = recorder.recorded(layer, layer.call)
+
+        def call(inputs: tf.Tensor) -> tf.Tensor:
+            recorder.begin(inputs)
+            return model(inputs, training=False)
+
+        specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in self._data.inputs.items()}
+        tf.function(call, autograph=False).get_concrete_function(as_called(specs))
+        return recorder.found
 
     def exported(self, values: Mapping[str, Array]) -> PlainModel:
         """Returns a model of tf_keras's own layers with these weights."""
@@ -132,24 +135,20 @@ class KerasAdapter:
         return model
 
 
-def _layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
-    """Returns every layer's output for a batch, of a model of its own: the layers' calls are replaced for good."""
-    recorder = Outputs(layer_paths(model), lambda structure: filter(tf.is_tensor, tf.nest.flatten(structure)))
-    for layer in model.submodules:
-        is_layer = isinstance(layer, tf_keras.layers.Layer)
-        if is_layer and not isinstance(layer, tf_keras.layers.InputLayer):
-            layer.call = recorder.recorded(layer, layer.call)
-
-    def call(model_inputs: tf.Tensor) -> tf.Tensor:
-        recorder.begin(model_inputs)
-        return model(model_inputs, training=False)
-
-    specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in inputs.items()}
-    tf.function(call, autograph=False).get_concrete_function(as_called(specs))
-    return recorder.found
+def _output_shapes(model: tf_keras.Model) -> dict[str, tuple[int | None, ...]] | None:
+    """Returns the shapes of a model's outputs by name or number; None if the model does not know them."""
+    shape = getattr(model, "output_shape", None)
+    if isinstance(shape, Mapping):
+        return {str(name): tuple(one_shape) for name, one_shape in shape.items()}
+    if not isinstance(shape, list | tuple):
+        return None
+    # A tuple of tuples has the shapes of several outputs, a tuple of sizes that of one.
+    if isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
+        return {"outputs": shape}
+    return {str(number): tuple(one_shape) for number, one_shape in enumerate(shape)}
 
 
-def _check_padding(model: tf.Module, variables: Variables, data: DataSpec, seed: int) -> None:
+def _check_padding(model: tf.Module, variables: Mapping[str, tf.Variable], data: DataSpec, seed: int) -> None:
     """Rejects padding that counts in a variable, in a loss or in other rows.
 
     A model of tf_keras's own layers is not called, unless it has variables without gradients.
@@ -159,10 +158,9 @@ def _check_padding(model: tf.Module, variables: Variables, data: DataSpec, seed:
     for layer in layers:
         if isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable:
             raise padding.invalid(f"the batch statistics of layer {layer.name}")
-    kept = without(variables, model.trainable_variables)
-    if not (kept or contract.has_own_code(layers) or contract.has_activity_loss(layers)):
+    untrained = without(variables, model.trainable_variables)
+    if not (untrained or contract.has_own_code(layers) or contract.has_activity_loss(layers)):
         return
-
     before = host_values(variables)
 
     def call(batch: Batch) -> tuple[list[Array], list[Array]]:
@@ -171,7 +169,8 @@ def _check_padding(model: tf.Module, variables: Variables, data: DataSpec, seed:
             with scope.enter(training), masks_from_scope(model):
                 outputs = model(as_called(map_values(tf.constant, batch)), training=True)
                 losses = [loss.numpy() for loss in getattr(model, "losses", ())]
-                return [*host_values(kept).values(), *losses], [output.numpy() for output in tf.nest.flatten(outputs)]
+                of_batch = [*host_values(untrained).values(), *losses]
+                return of_batch, [output.numpy() for output in tf.nest.flatten(outputs)]
         finally:
             for path, variable in variables.items():
                 variable.assign(before[path])
