@@ -1,4 +1,4 @@
-"""What the training loop and an engine give each other. Imports neither TensorFlow nor JAX."""
+"""What an engine exchanges with the training loop, checkpoints and plans. Imports neither TensorFlow nor JAX."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ from typing import Any, TypeVar
 from runner.data.base import Array
 
 T = TypeVar("T")
-
-
-def as_called(inputs: dict[str, T]) -> T | dict[str, T]:
-    """Returns a model's argument: its only input, or all of them by name."""
-    # A model of one input is called with the array itself, by whatever name the data has it.
-    if len(inputs) > 1:
-        return inputs
-    return next(iter(inputs.values()))
 
 
 @dataclass(frozen=True)
@@ -37,7 +29,7 @@ class HostBatches:
 
 @dataclass(frozen=True)
 class PlacedBatches:
-    """The same batches on the devices, with what the host needs to read the results."""
+    """Host batches whose arrays are on the devices; weights and steps, which results are read with, are not."""
 
     arrays: Mapping[str, Any]
     weights: Array
@@ -73,7 +65,7 @@ class Shard:
 
 
 def part_of(state: Mapping[str, Array], path: str, index: tuple[slice, ...]) -> Array:
-    """Returns a part of a whole array; a state with a method `part`, as a checkpoint's, reads no more than that."""
+    """Returns a part of a whole array; a state with a method `part`, such as a checkpoint, reads no more than that."""
     read = getattr(state, "part", None)
     if read is None:
         return state[path][index]
@@ -89,9 +81,30 @@ def shape_of(state: Mapping[str, Array], path: str) -> tuple[int, ...]:
     return tuple(read(path))
 
 
+def as_called(inputs: dict[str, T]) -> T | dict[str, T]:
+    """Returns a model's argument: its only input, whatever its name, or all of them by name."""
+    if len(inputs) > 1:
+        return inputs
+    return next(iter(inputs.values()))
+
+
+@dataclass(frozen=True)
+class PlainModel:
+    """A run's model on one device, without a mesh.
+
+    Attributes:
+      model: called with what `Task.inputs` returns and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
+      keras: the same network as a Keras model, for a file in Keras's own format.
+    """
+
+    model: Any
+    keras: Any
+    package: str
+
+
 @dataclass(frozen=True)
 class VariableInfo:
-    """The shape of a whole variable and its sharding: a spec has one entry per dim, an axis name or None."""
+    """The shape of a whole variable and its sharding: a spec has one entry per dim, a mesh axis or None."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -107,7 +120,7 @@ INPUTS = "(inputs)"
 class LayerInput:
     """One whole input of a layer for one global batch.
 
-    `layer` is the path of the one that provides it; `INPUTS`; empty if the engine does not know it.
+    `layer` is the path of the layer that provides it, or `INPUTS`; empty if the engine does not know it.
     """
 
     layer: str
@@ -118,7 +131,7 @@ class LayerInput:
 class LayerOutput:
     """One whole output of a layer for one global batch, for the plan's activations and operations.
 
-    `layer` is the part of its variables' paths before the last `/`, `kind` its class.
+    `layer` is the path of its variables before the last `/`, `kind` the name of its class.
     """
 
     layer: str
@@ -130,7 +143,7 @@ class LayerOutput:
 
 @dataclass(frozen=True)
 class Collective:
-    """Communication of one training step.
+    """Communication of one training step, of one kind over one axis.
 
     Attributes:
       kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast` or `permute` (each device to one).
@@ -138,8 +151,8 @@ class Collective:
       phase: `forward`, `backward` or `update`.
       origin: canonical path of the variable, or of the layer, that it serves; empty if the program does not tell.
       count: number of collectives that one device takes part in.
-      bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all,
-        permute) or gets out (all_gather).
+      bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all, permute) or gets out
+        (all_gather).
     """
 
     kind: str
@@ -167,20 +180,6 @@ class ProgramCost:
     flops: float
     accessed_bytes: float
     peak_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class PlainModel:
-    """A run's model on one device, without a mesh.
-
-    Attributes:
-      model: called with what `Task.inputs` returns and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
-      keras: the same network as a Keras model, for a file in Keras's own format.
-    """
-
-    model: Any
-    keras: Any
-    package: str
 
 
 @dataclass(frozen=True)
