@@ -64,20 +64,20 @@ class Draw:
     stream: tuple[int, ...] = ()
 
     def generator(self) -> np.random.Generator:
-        """Returns the epoch's generator, which depends on nothing else: a resumed run need not replay others."""
+        """Returns the epoch's generator: a resumed run need not replay the epochs before."""
         return np.random.default_rng([self.seed, self.epoch, *self.stream])
 
-
-def shuffled(draw: Draw, size: int) -> Rows:
-    """Returns int64 (size,), a permutation of the examples; every one is equally likely."""
-    if not draw.shuffle:
-        return np.arange(size, dtype=np.int64)
-    return draw.generator().permutation(size).astype(np.int64, copy=False)
+    def order(self, size: int) -> Rows:
+        """Returns int64 (size,), a permutation of the examples: each is equally likely, or all are in their order."""
+        if not self.shuffle:
+            return np.arange(size, dtype=np.int64)
+        return self.generator().permutation(size).astype(np.int64, copy=False)
 
 
 class DataSource:
     """Random access to examples."""
 
+    # For types only: a subclass has a field or a property of this name.
     if TYPE_CHECKING:
 
         @property
@@ -122,8 +122,8 @@ class DataSource:
         return f"example {row:,}"
 
     def epoch_order(self, draw: Draw) -> Rows:
-        """Returns the order of an epoch, int64 (size,): a permutation, unless the source is a mixture."""
-        return shuffled(draw, self.size)
+        """Returns the rows of an epoch in order, int64 (size,): a permutation, unless the source is a mixture."""
+        return draw.order(self.size)
 
 
 class ExampleSource(DataSource):

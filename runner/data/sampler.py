@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from runner.data.base import DataSource, Draw, Rows, shuffled
+from runner.data.base import DataSource, Draw, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ def train_plan(
         stop = min(stop, steps)
     # The order of the whole epoch, also for the rest of one: a resumed run then continues with the same batches.
     draw = Draw(seed, epoch, shuffle)
-    order = shuffled(draw, size) if source is None else source.epoch_order(draw)
+    order = draw.order(size) if source is None else source.epoch_order(draw)
     return _batches(order, batch_size, start_step, stop)
 
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data.base import Draw, shuffled
+from runner.data.base import Draw
 from runner.data.sampler import Plan, eval_plan, steps_in_epoch, train_plan
 
 sizes = st.integers(1, 200)
@@ -15,10 +15,10 @@ def same(first: Plan, second: Plan) -> bool:
 
 @given(size=sizes, seed=st.integers(0, 2**32), epoch=st.integers(0, 1000))
 def test_the_order_is_a_permutation_that_seed_and_epoch_determine(size: int, seed: int, epoch: int) -> None:
-    order = shuffled(Draw(seed, epoch, True), size)
+    order = Draw(seed, epoch, True).order(size)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == list(range(size))
-    assert np.array_equal(order, shuffled(Draw(seed, epoch, True), size))
+    assert np.array_equal(order, Draw(seed, epoch, True).order(size))
 
 
 @given(size=sizes, batch_size=batch_sizes, remainder=st.sampled_from(["drop", "pad"]), data=st.data())

@@ -39,11 +39,11 @@ def _fit(row: Row, program: Program) -> dict[str, list[float]]:
     if not row.shuffles:
         x, y, weight = row.given(splits["train"])
         return dict(program.model.fit(x, y, sample_weight=weight, **arguments).history)
-    from runner.data.base import Draw, shuffled
+    from runner.data.base import Draw
 
     history: dict[str, list[float]] = {}
     for epoch in range(EPOCHS):
-        order = shuffled(Draw(SEED, epoch), len(splits["train"]["label"]))
+        order = Draw(SEED, epoch).order(len(splits["train"]["label"]))
         x, y, weight = row.given({name: array[order] for name, array in splits["train"].items()})
         arguments |= {"initial_epoch": epoch, "epochs": epoch + 1}
         for name, values in program.model.fit(x, y, sample_weight=weight, **arguments).history.items():
