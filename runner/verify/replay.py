@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig
@@ -30,32 +30,24 @@ from runner.config.convert import flatten, resolved
 from runner.config.schema import DatasetConfig, ProfileConfig, ReplayConfig, RunConfig, TrainerConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.console import Console
-from runner.data import workers
+from runner.data import loading, workers
 from runner.data.base import Array, Dataset, DataSource
 from runner.engine import devices, lengths, make_engine, registry
 from runner.engine.common import Engine
 from runner.engine.optim import transformation
 from runner.errors import ConfigError, EngineError, invalid, shown
 from runner.host import signals, stages
-from runner.host.late import late
 from runner.host.outputs import quiet_native_log
 from runner.host.signals import StopRequest
 from runner.plan.checks.trainer import with_metrics, with_plateau_metric
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
-from runner.train import feed, identity, profile
+from runner.train import feed, identity, loop, profile
 from runner.train.display import Display
 from runner.train.record import with_config
 from runner.train.saved import open_saved
 from runner.verify.meshproof.differences import Check, identical
 from runner.verify.meshproof.report import plain
-
-if TYPE_CHECKING:
-    from runner.data import loading
-    from runner.train import loop
-else:
-    loading = late("runner.data.loading")
-    loop = late("runner.train.loop")
 
 FILE = "step.json"
 # Keys that say nothing about what a step computes, although a run with another value is another run.

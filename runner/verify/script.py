@@ -20,20 +20,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from runner.config.import_path import where
 from runner.config.schema import VerifyConfig
 from runner.console import Console
 from runner.errors import EngineError, describe, invalid
 from runner.host import stages
+from runner.host.late import late
 from runner.host.libraries import installed
 from runner.verify import meshproof
 from runner.verify.report import Verification, failure_of, from_fields
+
+if TYPE_CHECKING:
+    import jax
+    import keras
+else:
+    # A script sets up both before it imports them.
+    jax = late("jax")
+    keras = late("keras")
 
 _TRAINER = "keras.src.backend.jax.trainer"
 # Lists of a model's state in Keras's order: names of what has the variables.
@@ -169,7 +180,7 @@ class Recorder:
         self._batches: list[Any] = []
         self._state: State = {}
         self._function: Callable[..., Any] | None = None
-        self._distribution = _distribution().distribution()
+        self._distribution = keras.distribution.distribution()
         if self._distribution is None:
             fix = "call keras.distribution.set_distribution(...) before the model is built"
             raise UnfitError(f"sets no distribution before it calls {'fit' if name == 'train' else 'evaluate'}; {fix}")
@@ -197,9 +208,6 @@ class Recorder:
             object.__setattr__(self._model, f"{self._name}_function", self._function)
 
     def _call(self, state: Any, iterator: Iterator[Any]) -> Any:
-        import jax
-        import numpy as np
-
         def kept(leaf: Any) -> Any:
             # The function donates the state's buffers.
             return jax.device_put(np.array(leaf), leaf.sharding) if isinstance(leaf, jax.Array) else leaf
@@ -280,16 +288,12 @@ class Recorder:
 
     def _plain(self) -> Callable[..., Any]:
         """Returns the model's own step, compiled for one device."""
-        import jax
-
         own = getattr(self._model, f"{self._name}_step")
         compiled = jax.jit(lambda state, data: own(state, data))
         return lambda state, iterator: compiled(state, next(iterator))
 
     def _gradient(self) -> Callable[[State, Any], State]:
         """Returns the gradients of the loss that Keras's own step takes, of the same seeds and weights of examples."""
-        import jax
-        import keras
 
         def of_loss(state: Any, data: Any) -> Any:
             trained, others, slots, metrics = state
@@ -306,8 +310,6 @@ class Recorder:
         return self._named(new_state), logs
 
     def _evaluation(self, function: Callable[..., Any], state: State, batches: Any) -> tuple[State, Any]:
-        import jax
-
         # The function donates the metrics' buffers.
         lists = jax.tree.map(jax.numpy.copy, self._listed(state))
         for batch in batches:
@@ -315,49 +317,37 @@ class Recorder:
         return state, logs
 
 
-class _Finder(MetaPathFinder, Loader):
+class _Finder(MetaPathFinder):
     """Installs the watch as soon as the script has imported Keras's trainer, after what it sets up before."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._inner: Loader | None = None
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Finds the trainer's module as the other finders do."""
+        """Finds the trainer's module as the other finders do, and has the watch installed when it is executed."""
         if name != _TRAINER:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        if spec is not None:
-            self._inner = spec.loader
-            spec.loader = self
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_install(module: ModuleType) -> None:
+                execute(module)
+                self._watch.install(module)
+
+            spec.loader.exec_module = execute_and_install  # type: ignore[method-assign]
         return spec
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Makes the module as its own loader does."""
-        assert self._inner is not None
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Executes the module, and replaces its trainer's methods."""
-        assert self._inner is not None
-        self._inner.exec_module(module)
-        self._watch.install(module)
-
-
-def _distribution() -> Any:
-    return importlib.import_module("keras.src.distribution.distribution_lib")
 
 
 @contextmanager
 def _distributed(distribution: Any) -> Iterator[None]:
-    library = _distribution()
-    before = library.distribution()
-    library.set_distribution(distribution)
+    before = keras.distribution.distribution()
+    keras.distribution.set_distribution(distribution)
     try:
         yield
     finally:
-        library.set_distribution(before)
+        keras.distribution.set_distribution(before)
 
 
 if __name__ == "__main__":
