@@ -109,9 +109,11 @@ def _of_point(key: str, run: Mapping[str, Array]) -> Entry:
     return Entry(kind, owner, step, one_sided=one_sided, tiny=tiny)
 
 
-def spread(single: Mapping[str, Array], runs: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
+def spread(
+    single: Mapping[str, Array], runs: Iterable[Mapping[str, Array]], earlier: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
     """Returns the differences of perturbed runs from the single device's, see `meshproof.differences.spread`."""
-    return differences.spread(single, runs, partial(described, run=single))
+    return differences.spread(single, runs, partial(described, run=single), earlier)
 
 
 def compare(
@@ -158,14 +160,6 @@ def of_end(state: Mapping[str, Array], variables: Container[str]) -> dict[str, A
     for path, value in state.items():
         found[f"final/{path}" if path in variables else path] = value
     return found
-
-
-def steps(done: int) -> list[int]:
-    """Returns the step of each point in a training of `done` steps: the last one, and an early one but not the first.
-
-    Step 0 is a special case of Adam's bias correction and of averages, which begin there.
-    """
-    return [done - 1, (done - 1) // 2][: perturb.COUNT]
 
 
 def averages(weights: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:

@@ -122,7 +122,7 @@ class Reference(ABC):
         help. `at_points` returns the arrays that are computed from there.
         """
         arrays: dict[str, Array] = {}
-        for number, step in enumerate(points.steps(len(trained[LOSS]))):
+        for number, step in enumerate(perturb.steps(len(trained[LOSS]))):
             for share in perturb.SHARES:
                 state = self._point(trained, share, step, np.random.default_rng([number, step]))
                 if state is not None:

@@ -35,7 +35,7 @@ from runner.layout import mesh
 from runner.layout.mesh import device_kind
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
-from runner.verify.meshproof.differences import FROM_THE_START, MORE_RUNS, PERTURBED_RUNS
+from runner.verify.meshproof.differences import FROM_THE_START, MORE_SEEDS, SEEDS
 from runner.verify.on_mesh import train
 from runner.verify.points import compare, spread
 from runner.verify.reference import Reference
@@ -184,9 +184,7 @@ class OneDevice:
         failed_kinds = {check.kind for check in verification.failed}
         if not failed_kinds or not failed_kinds <= FROM_THE_START:
             return verification
-        seeds = range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS)
-        for key, value in spread(self.arrays, map(self.reference.train, seeds)).items():
-            self.spread[key] = np.maximum(self.spread[key], value)
+        self.spread.update(spread(self.arrays, map(self.reference.train, MORE_SEEDS), self.spread))
         return self.verification(arrays)
 
     def verification(self, arrays: Mapping[str, Array]) -> Verification:
@@ -216,8 +214,7 @@ def computed(request: Request) -> OneDevice:
     states = reference.points(trained)
     arrays = in_float32({**trained, **states, **reference.at_points(states)})
     # One run at a time: the arrays of several runs of a large model may not fit in memory.
-    seeds = range(1, PERTURBED_RUNS + 1)
-    runs = ({**reference.train(seed), **reference.at_points(states, seed)} for seed in seeds)
+    runs = ({**reference.train(seed), **reference.at_points(states, seed)} for seed in SEEDS)
     return OneDevice(request, reference, arrays, spread(arrays, runs))
 
 

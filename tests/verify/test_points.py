@@ -61,8 +61,8 @@ def test_an_array_is_described_by_its_key() -> None:
 
 
 def test_points_stand_late_and_not_first() -> None:
-    assert points.steps(20) == [19, 9]
-    assert points.steps(1) == [0, 0]
+    assert perturb.steps(20) == [19, 9]
+    assert perturb.steps(1) == [0, 0]
 
 
 def a_run(gradients: Arrays, factor: dict[str, float] | None = None, noise: float = 0.0, seed: int = 0) -> Arrays:

@@ -28,12 +28,12 @@ import numpy as np
 
 from .rounding import Array, Rounding, inner, largest
 
-# Each perturbed run takes as long as the single device's own run. Three, with the factor below, make a false mismatch
-# of a sound mesh rare.
-PERTURBED_RUNS = 3
-# Run where nothing but the training from the start fails. A weight may start at a kink that three runs do not cross,
-# and the mesh does.
-MORE_RUNS = 12
+# Seeds of the perturbed runs. Each takes as long as the single device's own run. Three, with the factor below, make a
+# false mismatch of a sound mesh rare.
+SEEDS = range(1, 4)
+# Of those where nothing but the training from the start fails. A weight may start at a kink that three runs do not
+# cross, and the mesh does.
+MORE_SEEDS = range(4, 16)
 # At equal normal noise, the largest of three draws is below a quarter of another draw in 1.1% of the cases for one
 # number, and in fewer for an array. The perturbed runs' noise is the larger one, so false alarms are far rarer.
 FACTOR = 4.0
@@ -144,13 +144,15 @@ class Check:
         return _over(self.difference, self.scale)
 
 
-def spread(single: Trajectory, runs: Iterable[Trajectory], describe: Describe) -> dict[str, Array]:
+def spread(
+    single: Trajectory, runs: Iterable[Trajectory], describe: Describe, earlier: Trajectory | None = None
+) -> dict[str, Array]:
     """Returns the largest differences of perturbed runs, used one at a time, from the single device's run, by key.
 
     Of losses that is the difference of each step (steps,); of any other array the difference at each rank and the
-    relative change of its size (5,).
+    relative change of its size (5,). `earlier` is the spread of other runs, which count too.
     """
-    widest: dict[str, Array] = {}
+    widest = dict(earlier or {})
     for run in runs:
         for key, value in run.items():
             entry = describe(key)
@@ -169,7 +171,7 @@ def _differences(single: Trajectory, key: str, value: Array, entry: Entry) -> Ar
     expected = single[key]
     if entry.is_loss:
         return np.asarray(np.abs(value.astype(np.float64) - expected))
-    difference = _less(value, expected)
+    difference = less(value, expected)
     growth = 0.0
     if entry.kind in _SIZED:
         growth = relative_growth(difference, _movement(single, key, entry))
@@ -182,11 +184,11 @@ def _differences(single: Trajectory, key: str, value: Array, entry: Entry) -> Ar
 def _movement(run: Trajectory, key: str, entry: Entry) -> Array:
     """Returns an array less its value before the training or step; of a gradient or slot of a training, all of it."""
     if entry.before:
-        return _less(run[key], run[entry.before])
+        return less(run[key], run[entry.before])
     return run[key]
 
 
-def _less(values: Array, others: Array) -> Array:
+def less(values: Array, others: Array) -> Array:
     """Subtracts: numbers that are near in float32 without an error, and any others with half an ulp of the result."""
     return np.asarray(np.subtract(values, others, dtype=np.result_type(values, others, np.float32)))
 
@@ -256,7 +258,7 @@ def compare(
 
 def identical(kind: str, name: str, variable: str, step: float, expected: Array, actual: Array) -> Check:
     """Returns the check of an array that must be bitwise identical."""
-    worst = largest(_less(actual, expected))
+    worst = largest(less(actual, expected))
     return Check(
         kind=kind,
         name=name,
@@ -327,7 +329,7 @@ def _compared(
     expected = reference[key]
     # Both sides began with the reference's values: movements are measured from them.
     moved = _movement(reference, key, entry)
-    off = _less(actual, expected)
+    off = less(actual, expected)
     *spread_at_ranks, spread_of_size = spread[key]
     # What a relative error of the whole array would change at each rank.
     moves = at_ranks(moved)

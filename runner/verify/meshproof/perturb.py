@@ -15,9 +15,6 @@ import numpy as np
 
 from .rounding import Array, layer_sizes, uniform
 
-# One late in the training and one early. Two, so that a gradient that is 0 by chance at one is not at both; each costs
-# a step of both sides and of every perturbed run.
-COUNT = 2
 # How far each parameter is moved from its initial value, as a share of the root mean square of its layer. 0.3 leaves
 # kinks and symmetries well behind while the weights keep their scale. Where the loss is not finite there, the next
 # smaller share is tried.
@@ -29,6 +26,16 @@ _COMMON_SIZE = 0.05
 # Slots in units of their layer's size, lowest and highest: of values that have no sign, and of others.
 _POSITIVE_SLOTS = (0.5, 1.5)
 _SIGNED_SLOTS = (-0.5, 0.5)
+
+
+def steps(done: int) -> list[int]:
+    """Returns the step of each point in a training of `done` steps: the last one, and an early one but not the first.
+
+    Step 0 is a special case of Adam's bias correction and of averages, which begin there. Two, so that a gradient that
+    is 0 by chance at one is not at both; each costs a step of both sides and of every perturbed run.
+    """
+    late = max(done - 1, 0)
+    return [late, late // 2]
 
 
 def weights(values: Mapping[str, Array], share: float, rng: np.random.Generator) -> dict[str, Array]:

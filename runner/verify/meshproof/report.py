@@ -80,12 +80,7 @@ class Report:
     @property
     def first(self) -> Check | None:
         """The earliest failure in the order of computation; of several at once the worst. None: nothing failed."""
-
-        def order(check: Check) -> tuple[float, float, float]:
-            ratio, relative = _severity(check)
-            return check.step, -ratio, -relative
-
-        return min(self.failed, key=order, default=None)
+        return min(self.failed, key=lambda check: (check.step, -check.ratio, -check.relative), default=None)
 
     def line(self) -> str:
         """Returns the verdict with its reasons, in one line."""

@@ -13,7 +13,7 @@ Arrays of a run, by key: `initial/<leaf>`, `final/<leaf>`; of the first step `st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from . import perturb, trees
 from .by_path import are_finite, chosen, keyed, tiny
-from .differences import PERTURBED_RUNS, Entry, spread
+from .differences import MORE_SEEDS, SEEDS, Entry, less, spread
 from .precision import longest_sum, lowest
 from .rounding import Rounding, gradients_with_noise, rounding_of, weights_with_noise, with_noise
 from .trees import Arrays, Place, Tree
@@ -85,7 +85,6 @@ class Side:
       place: puts a state of NumPy arrays on the devices; None: where the caller's is, or on `device`.
       place_batch: the same of a batch.
       device: of the reference.
-      inside: returns values inside the step at `(state, batch)`; None: there are none.
       merge: makes one array of the copies that devices have of it.
       unequal: leaves of which devices have different copies.
       devices: that arrays of the step have been on.
@@ -99,7 +98,6 @@ class Side:
     place: Place | None = None
     place_batch: Place | None = None
     device: jax.Device | None = None
-    inside: Function | None = None
     merge: np.ufunc = np.minimum
     unequal: dict[str, None] = field(default_factory=dict)
     devices: set[jax.Device] = field(default_factory=set)
@@ -156,10 +154,11 @@ class Side:
         state, outputs = self.called(state, self.batch(number))
         return state, self._on_host(outputs, "output")
 
-    def intermediates_at(self, values: Arrays, step: int) -> Arrays:
-        """Returns the values inside a step from there, in their order."""
-        assert self.inside is not None
-        found = self.inside(self.placed(values), self.batch(self.setup.batch_of(step)))
+    def inside(
+        self, function: Function, values: Arrays, number: int, batch: Mapping[str, Any] | None = None
+    ) -> Arrays:
+        """Returns the values inside a step from there, in their order; `batch`: other values than the batch's own."""
+        found = function(self.placed(values), self.batch(number, batch))
         return trees.comparable(trees.host(found, "value"))
 
     def read(self, state: Any) -> Arrays:
@@ -218,6 +217,13 @@ class Side:
             gradients, remainders = self.gradients_at(start, numbers[0], noise)
             arrays |= keyed("gradient", gradients) | keyed("tiny", remainders)
         return trees.comparable(keyed(f"point{point}", arrays))
+
+    def at_points(self, starts: Mapping[int, tuple[int, Arrays]], noise: Noise = None) -> Arrays:
+        """Returns the arrays of a step from each point; `starts` has their steps and states by number."""
+        arrays: Arrays = {}
+        for number, (step, start) in starts.items():
+            arrays |= self.at(number, step, start, noise)
+        return arrays
 
 
 class Reference(Side):
@@ -281,10 +287,9 @@ class Reference(Side):
         points = self.points
         if self.gradients is not None:
             # Gradients are found again: what is a remainder of rounding depends on it.
-            points = self._at_points()
+            points = self.at_points(self.starts)
         self.arrays = self.compared(self._training | points)
-        runs = map(self._perturbed, range(1, PERTURBED_RUNS + 1))
-        self.spread = spread(self.arrays, runs, self.describe)
+        self.spread = spread(self.arrays, map(self._perturbed, SEEDS), self.describe)
 
     def _rounding(self, step: Side) -> tuple[int, Rounding]:
         """Returns the terms of the longest sum, and the errors of the lower precision of both sides."""
@@ -295,7 +300,7 @@ class Reference(Side):
         rounding = rounding_of(terms, lowest([*self._traces, *_traces(step)], dtypes), lowest([], dtypes))
         leaves = trees.named(self.setup.state, "state")
         products = tuple(path for path in self.weights if np.ndim(leaves[path]) > 1)
-        return terms, Rounding(rounding.noise, rounding.sums, rounding.storage, products)
+        return terms, replace(rounding, products=products)
 
     def _find_points(self, final: Arrays, moved: Sequence[str]) -> None:
         """Makes the points; one at which the reference is NaN or Inf is made closer, or left out."""
@@ -309,8 +314,7 @@ class Reference(Side):
                 signed[path] = final[path]
             else:
                 others[path] = final[path]
-        late = max(self.setup.steps - 1, 0)
-        for number, step in enumerate([late, late // 2][: perturb.COUNT]):
+        for number, step in enumerate(perturb.steps(self.setup.steps)):
             for share in perturb.SHARES:
                 rng = np.random.default_rng([self.setup.seed, number, step])
                 start = final | perturb.weights(signed, share, rng) | perturb.slots(others, rng)
@@ -321,12 +325,6 @@ class Reference(Side):
                     self.starts[number] = step, start
                     self.points |= arrays
                     break
-
-    def _at_points(self, noise: Noise = None) -> Arrays:
-        arrays: Arrays = {}
-        for number, (step, start) in self.starts.items():
-            arrays |= self.at(number, step, start, noise)
-        return arrays
 
     def compared(self, arrays: Arrays) -> Arrays:
         """Returns the arrays that are compared: with gradients no changes, and else those of what is trained."""
@@ -342,15 +340,12 @@ class Reference(Side):
 
     def _perturbed(self, seed: int) -> Arrays:
         noise = self._noise(seed)
-        return self.run(noise) | self._at_points(noise)
+        return self.run(noise) | self.at_points(self.starts, noise)
 
-    def wider_spread(self, seeds: Sequence[int]) -> Arrays:
-        """Returns the spread with those of more trainings with noise."""
-        found = dict(self.spread)
-        runs = map(self.run, map(self._noise, seeds))
-        for key, value in spread(self.arrays, runs, self.describe).items():
-            found[key] = np.maximum(found[key], value)
-        return found
+    def wider_spread(self) -> Arrays:
+        """Returns the spread with that of more trainings with noise."""
+        runs = map(self.run, map(self._noise, MORE_SEEDS))
+        return spread(self.arrays, runs, self.describe, self.spread)
 
     def load(self, values: Arrays) -> Any:
         """Returns the values: each step is taken from the host."""
@@ -371,8 +366,7 @@ class Reference(Side):
             return end, outputs
         for path in self.weights:
             before = state[path]
-            change = np.subtract(end[path], used[path], dtype=np.result_type(before, np.float32))
-            change = with_noise(change, self.rounding.noise, noise)
+            change = with_noise(less(end[path], used[path]), self.rounding.noise, noise)
             change += before
             end[path] = change.astype(before.dtype, copy=False)
         for path, value in outputs.items():
@@ -391,17 +385,13 @@ class Reference(Side):
             gradients = gradients_with_noise(gradients, self.rounding, noise)
         return gradients, remainders
 
-    def intermediates_with_spread(self, values: Arrays, step: int) -> tuple[Arrays, Arrays]:
+    def inside_with_spread(self, function: Function, values: Arrays, number: int) -> tuple[Arrays, Arrays]:
         """Returns the values inside a step, and their differences under noise."""
-        assert self.inside is not None
-        expected = self.intermediates_at(values, step)
-        number = self.setup.batch_of(step)
+        expected = self.inside(function, values, number)
         runs = []
-        for seed in range(1, PERTURBED_RUNS + 1):
-            noise = self._noise(seed)
-            batch = self.batch(number, self._noisy_batch(number, noise))
-            found = self.inside(self.placed(self._noisy_weights(values, noise)), batch)
-            runs.append(trees.comparable(trees.host(found, "value")))
+        for noise in map(self._noise, SEEDS):
+            batch = self._noisy_batch(number, noise)
+            runs.append(self.inside(function, self._noisy_weights(values, noise), number, batch))
         return expected, spread(expected, runs, lambda path: Entry("output", path, 0.0))
 
     def _noisy_weights(self, values: Arrays, noise: Noise) -> Arrays:
@@ -459,7 +449,7 @@ def _changes(before: Arrays, after: Arrays) -> Arrays:
     changes = {}
     for path, value in before.items():
         if trees.is_float(value):
-            changes[path] = np.subtract(after[path], value, dtype=np.result_type(value, np.float32)).astype(np.float32)
+            changes[path] = less(after[path], value).astype(np.float32)
     return changes
 
 
@@ -517,25 +507,25 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_ERROR]}"
 
 
-def _functional(side: Side, values: Arrays) -> tuple[Callable[..., Any], list[Any]]:
-    """Returns a step as a function of the state's and the batch's arrays alone, and these, for a state of values."""
-    leaves, structure = jax.tree.flatten((side.placed(values), side.batch(0)))
-    arrays = {place: leaf for place, leaf in enumerate(leaves) if trees.is_array(leaf)}
+def _functional(side: Side, values: Arrays) -> tuple[Callable[[dict[int, Any]], Any], dict[int, Any]]:
+    """Returns a step as a function of arrays alone, and these for a state of values: the state's come first.
 
-    def function(*values: Any) -> Any:
-        filled = list(leaves)
-        for place, value in zip(arrays, values, strict=True):
-            filled[place] = value
+    They go by their places among all leaves of the state and the batch.
+    """
+    leaves, structure = jax.tree.flatten((side.placed(values), side.batch(0)))
+
+    def function(arrays: dict[int, Any]) -> Any:
+        filled = [arrays.get(place, leaf) for place, leaf in enumerate(leaves)]
         return side.step(*jax.tree.unflatten(structure, filled))
 
-    return function, list(arrays.values())
+    return function, {place: leaf for place, leaf in enumerate(leaves) if trees.is_array(leaf)}
 
 
 def _traces(side: Side) -> list[Any]:
     """Returns the trace of a step; none: it is no function that JAX can trace."""
     function, arrays = _functional(side, side.setup.initial)
     try:
-        return [jax.make_jaxpr(function)(*arrays).jaxpr]
+        return [jax.make_jaxpr(function)(arrays).jaxpr]
     except Exception:
         return []  # a step of Python numbers, say; its sums are guessed from the batch
 
@@ -543,19 +533,16 @@ def _traces(side: Side) -> list[Any]:
 def _read_by_outputs(side: Side, values: Arrays, *, compiled: bool) -> list[str]:
     """Returns the leaves on which the outputs depend at a state of values: weights, and not an optimizer's slots.
 
-    None if JAX can't differentiate the outputs.
+    Empty if JAX can't differentiate the outputs.
     """
     function, arrays = _functional(side, values)
     floats = {}
-    for place, array in enumerate(arrays):
+    for place, array in arrays.items():
         if not trees.is_key(array) and jnp.issubdtype(np.asarray(array).dtype, np.inexact):
             floats[place] = array
 
-    def total(values: list[Any]) -> Any:
-        filled = list(arrays)
-        for place, value in zip(floats, values, strict=True):
-            filled[place] = value
-        outputs = jax.tree.leaves(function(*filled)[1])
+    def total(floats: dict[int, Any]) -> Any:
+        outputs = jax.tree.leaves(function(arrays | floats)[1])
         return sum(jnp.sum(output).real for output in outputs if jnp.issubdtype(output.dtype, np.inexact))
 
     gradient = jax.grad(total)
@@ -563,13 +550,11 @@ def _read_by_outputs(side: Side, values: Arrays, *, compiled: bool) -> list[str]
         # One program without the new state takes half as long to compile as those of a step's parts.
         gradient = jax.jit(gradient)
     try:
-        gradients = gradient(list(floats.values()))
+        gradients = gradient(floats)
     except Exception:
         return []
-    # The state's arrays come first, those of the batch after them.
-    paths = dict(enumerate(side.setup.initial))
     found = []
-    for place, gradient in zip(floats, gradients, strict=True):
-        if place in paths and np.asarray(gradient).any():
-            found.append(paths[place])
+    for place, path in enumerate(trees.named(side.setup.state, "state")):
+        if place in gradients and np.asarray(gradients[place]).any():
+            found.append(path)
     return found
