@@ -30,7 +30,7 @@ from runner.engine.optim.groups import Settings
 from runner.engine.optim.rules import OPTIMIZERS, Slot
 from runner.engine.optim.schedules import learning_rate
 from runner.verify.meshproof.by_path import chosen
-from runner.verify.reference import GradientReference, Inputs
+from runner.verify.reference import GradientReference, Inputs, on_host
 from runner.verify.request import Request
 from runner.verify.stock import StockPart, stock_parts
 
@@ -49,8 +49,6 @@ class JaxReference(GradientReference):
     stored. Its own arithmetic in bfloat16 takes Adam's 0.999 for 1, and changes nothing.
     """
 
-    _weight_values: list[Tensor]
-
     def __init__(self, request: Request) -> None:
         """Builds the model from the config's seed; a ConfigError if that fails, or no mesh can train it."""
         super().__init__(request)
@@ -60,26 +58,30 @@ class JaxReference(GradientReference):
         self._model = Keras3Factory(config.model, request.data, seed, config.engine.precision).build()
         check_model(self._model, config.model, request.data, pads=config.dataset.remainder == "pad")
         variables = Names(self._model).variables
-        self._paths = dict(zip(map(id, variables.values()), variables, strict=True))
-        self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
-        self.settings = groups.settings(config.optimizer, self._trainable)
+        paths = dict(zip(map(id, variables.values()), variables, strict=True))
+        trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
+        self.settings = groups.settings(config.optimizer, trainable)
         if OPTIMIZERS[config.optimizer.name].is_transformation:
             stock = _TransformationOptimizer(config.optimizer, request.total_steps, self.settings)
-            self.parts = [StockPart(stock, self._trainable)]
+            self.parts = [StockPart(stock, chosen(variables, trainable), self.settings)]
         else:
-            self.parts = stock_parts(config.optimizer, request.total_steps, keras, self.settings)
-        for part in self.parts:
-            part.build(variables, self.settings)
+            self.parts = stock_parts(config.optimizer, request.total_steps, keras, self.settings, variables)
         values = {path: variable.value for path, variable in variables.items()}
-        self._kinds = set_dtypes(self._model, variables, config.engine.state)
-        self.initial = {}
-        for path, value in values.items():
-            self.initial[path] = np.array(jnp.asarray(value, self._kinds[path].dtype))
-        self._generators = seed_indices(self._model)
+        # The model's own are only called with values: it may use its weights in another dtype than a run stores.
+        self._by_path = {}
+        for path, kind in set_dtypes(self._model, variables, config.engine.state).items():
+            self._by_path[path] = _variable(jnp.asarray(values[path], kind.dtype))
+        self._trainable = chosen(self._by_path, trainable)
+        self.initial = on_host(self._by_path)
+        # In the model's order. The states of random generators have no path.
+        self._others = []
+        for variable in self._model.non_trainable_variables:
+            if id(variable) in paths:
+                variable = self._by_path[paths[id(variable)]]
+            self._others.append(variable)
+        self._generators = [self._others[index] for index in seed_indices(self._model)]
         # States of the generators by the number of microbatches before.
-        self._seeds: dict[int, list[Tensor]] = {
-            0: [self._model.non_trainable_variables[index].value for index in self._generators]
-        }
+        self._seeds = {0: _values(self._generators)}
         self._gradients_program = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
         self._evaluate_program = jax.jit(self._evaluation)
         self._apply = jax.jit(self._applied, static_argnums=0)
@@ -102,48 +104,14 @@ class JaxReference(GradientReference):
                 most = max(most, math.prod(position_dims))
         return most
 
-    def _load_model(self, state: Mapping[str, Array], step: int) -> None:
-        self._assign(state)
-        seeds = iter(self._seeds[step * self._request.config.trainer.accumulate_steps])
-        self._non_trainable = []
-        for variable in self._model.non_trainable_variables:
-            path = self._paths.get(id(variable))
-            if path is None:
-                # The states of generators have no path.
-                self._non_trainable.append(next(seeds))
-            else:
-                self._non_trainable.append(jnp.asarray(state[path], self._kinds[path].dtype))
-        # Of the stock optimizers' variables, by the variable's id.
-        self._optimizer_values: dict[int, Tensor] = {}
-        for part in self.parts:
-            for variable in part.optimizer.variables:
-                self._optimizer_values[id(variable)] = variable.value
-            iterations = part.optimizer.iterations
-            self._optimizer_values[id(iterations)] = jnp.asarray(step, iterations.dtype)
-        for key, (_, _, variable) in self.slot_variables.items():
-            if key in state:
-                self._optimizer_values[id(variable)] = jnp.asarray(state[key], variable.dtype)
+    def _load(self, state: Mapping[str, Array], step: int) -> None:
+        super()._load(state, step)
+        _set(self._generators, self._seeds[step * self._request.config.trainer.accumulate_steps])
 
     def _constrain(self) -> None:
-        constrained = []
-        for value, variable in zip(self._weight_values, self._model.trainable_variables, strict=True):
+        for weight, variable in zip(self._trainable.values(), self._model.trainable_variables, strict=True):
             if variable.constraint is not None:
-                value = np.array(variable.constraint(jnp.asarray(value)), value.dtype)
-            constrained.append(value)
-        self._weight_values = constrained
-
-    def _weights(self) -> dict[str, Array]:
-        return dict(zip(self._trainable, map(np.array, self._weight_values), strict=True))
-
-    def _assign(self, weights: Mapping[str, Array]) -> None:
-        self._weight_values = [np.asarray(weights[path], self._kinds[path].dtype) for path in self._trainable]
-
-    def _as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
-        stored = {}
-        for key, (slot, path, _) in self.slot_variables.items():
-            dtype = slot.dtype or self._kinds[path].dtype
-            stored[key] = slots[key].astype(dtype)
-        return stored
+                weight.assign(variable.constraint(weight.value))
 
     def _compute_dtypes(self) -> Iterable[str | None]:
         for layer in all_layers(self._model):
@@ -152,10 +120,12 @@ class JaxReference(GradientReference):
     def _gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
-        self._seeds.setdefault(microstep, [self._non_trainable[index] for index in self._generators])
-        (loss, self._non_trainable), gradients = self._gradients_program(
-            self._weight_values, self._non_trainable, inputs, dict(batch), share_b, np.float32(share)
+        self._seeds.setdefault(microstep, _values(self._generators))
+        state = _values(self._trainable.values()), _values(self._others)
+        (loss, new_others), gradients = self._gradients_program(
+            *state, inputs, dict(batch), share_b, np.float32(share)
         )
+        _set(self._others, new_others)
         gradients = jax.tree.map(as_float32, gradients)
         return float(loss), dict(zip(self._trainable, map(np.array, gradients), strict=True))
 
@@ -188,11 +158,11 @@ class JaxReference(GradientReference):
         return jax.tree.map(private.as_float32, outputs), non_trainable, sum(map(jnp.sum, penalties))
 
     def _evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
-        others = list(self._non_trainable)
         # Every evaluation of a run draws the random numbers of its first step.
-        for index, seed in zip(self._generators, self._seeds[0], strict=True):
-            others[index] = seed
-        loss_b, totals, added = self._evaluate_program(self._weight_values, others, inputs, dict(batch))
+        seeds = dict(zip(map(id, self._generators), self._seeds[0], strict=True))
+        others = [seeds.get(id(variable), variable.value) for variable in self._others]
+        weights = _values(self._trainable.values())
+        loss_b, totals, added = self._evaluate_program(weights, others, inputs, dict(batch))
         return np.array(loss_b), jax.tree.map(np.array, totals), float(added)
 
     def _evaluation(
@@ -205,13 +175,11 @@ class JaxReference(GradientReference):
 
     def _apply_part(self, number: int, gradients: list[Array]) -> None:
         part = self.parts[number]
-        weights = dict(zip(self._trainable, self._weight_values, strict=True))
-        values = [self._optimizer_values[id(variable)] for variable in part.optimizer.variables]
-        own_weights = list(chosen(weights, part.paths).values())
-        new_weights, new_values = self._apply(number, values, gradients, own_weights)
-        weights |= dict(zip(part.paths, new_weights, strict=True))
-        self._weight_values = list(weights.values())
-        self._optimizer_values |= dict(zip(map(id, part.optimizer.variables), new_values, strict=True))
+        weights = chosen(self._trainable, part.paths).values()
+        slots = part.optimizer.variables
+        new_weights, new_slots = self._apply(number, _values(slots), gradients, _values(weights))
+        _set(weights, new_weights)
+        _set(slots, new_slots)
 
     def _applied(
         self, number: int, optimizer_values: list[Tensor], gradients: list[Tensor], weights: list[Tensor]
@@ -230,20 +198,11 @@ class JaxReference(GradientReference):
                 continue
             value = new_values[index]
             # The value stays float32, as the stock optimizer computes; only its digits are bfloat16's.
-            new_values[index] = rounded(value, self._kinds[path].dtype).astype(value.dtype)
+            new_values[index] = rounded(value, self.initial[path].dtype).astype(value.dtype)
         stored = []
         for path, weight in zip(part.paths, new_weights, strict=True):
-            stored.append(rounded(weight, self._kinds[path].dtype))
+            stored.append(rounded(weight, self.initial[path].dtype))
         return stored, new_values
-
-    def _variables(self) -> dict[str, Array]:
-        variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
-        current = [*self._weight_values, *self._non_trainable]
-        values = dict(zip(map(id, variables), current, strict=True))
-        return {path: np.array(values[variable]) for variable, path in self._paths.items()}
-
-    def _slot_value(self, variable: keras.Variable) -> Array:
-        return np.array(self._optimizer_values[id(variable)])
 
 
 class _TransformationOptimizer:
@@ -300,6 +259,15 @@ class _TransformationOptimizer:
                 weight = variable.constraint(weight)
             new_weights.append(weight)
         return new_weights, [iterations + 1, *jax.tree.leaves(state)]
+
+
+def _values(variables: Iterable[keras.Variable]) -> list[Tensor]:
+    return [variable.value for variable in variables]
+
+
+def _set(variables: Iterable[keras.Variable], values: Iterable[Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def _variable(value: Array | jax.Array) -> keras.Variable:

@@ -23,7 +23,7 @@ from runner.errors import ConfigError
 from runner.layout import mesh
 from runner.model import scope, target
 from runner.verify.meshproof.by_path import chosen
-from runner.verify.reference import GradientReference, Inputs
+from runner.verify.reference import GradientReference, Inputs, on_host
 from runner.verify.request import Request
 from runner.verify.stock import stock_parts
 
@@ -49,21 +49,17 @@ class KerasReference(GradientReference):
             if not isinstance(self._model, tf_keras.Model) and target.is_own(request.config.model):
                 # The builders of the runner's own modules (engine `core_dtensor`) have counterparts in tf_keras's
                 # layers, which a reference uses in their place.
-                self._model = adapter.exported(self._variables()).keras
+                self._model = adapter.exported(on_host(self._by_path)).keras
                 self._by_path = named_variables(self._model)
         trainable = set(map(id, self._model.trainable_variables))
         self._trainable = {path: variable for path, variable in self._by_path.items() if id(variable) in trainable}
-        self.initial = self._variables()
+        self.initial = on_host(self._by_path)
         self._gradients_program = tf.function(self._traced_gradients)
         self._evaluate_program = tf.function(self._traced_evaluation)
         with tf.device(self._device):
             optimizer = request.config.optimizer
             self.settings = groups.settings(optimizer, list(self._trainable))
-            self.parts = stock_parts(optimizer, request.total_steps, tf_keras, self.settings)
-            self._optimizer_start = []
-            for part in self.parts:
-                part.build(self._trainable, self.settings)
-                self._optimizer_start.append([variable.numpy() for variable in part.optimizer.variables])
+            self.parts = stock_parts(optimizer, request.total_steps, tf_keras, self.settings, self._trainable)
         # A Python number is a constant of a program, so each stock optimizer has one.
         self._apply = tf.function(self._traced_apply)
 
@@ -74,25 +70,6 @@ class KerasReference(GradientReference):
 
     def _positions(self) -> int:
         return max(map(_positions, self._model.submodules), default=1)
-
-    def _load_model(self, state: Mapping[str, Array], step: int) -> None:
-        with tf.device(self._device):
-            for path, variable in self._by_path.items():
-                variable.assign(state[path].astype(variable.dtype.as_numpy_dtype))
-            for part, start in zip(self.parts, self._optimizer_start, strict=True):
-                for variable, value in zip(part.optimizer.variables, start, strict=True):
-                    variable.assign(value)
-                part.optimizer.iterations.assign(step)
-            for key, (_, _, variable) in self.slot_variables.items():
-                if key in state:
-                    variable.assign(state[key])
-
-    def _weights(self) -> dict[str, Array]:
-        return _on_host(self._trainable)
-
-    def _assign(self, weights: Mapping[str, Array]) -> None:
-        for path, variable in self._trainable.items():
-            variable.assign(weights[path])
 
     def _compute_dtypes(self) -> Iterable[str | None]:
         for layer in self._model.submodules:
@@ -106,7 +83,7 @@ class KerasReference(GradientReference):
             # As constants, since a plain number would be a part of the program, and another one trace it again.
             arguments = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
             loss, gradients = self._gradients_program(*tf.nest.map_structure(tf.constant, arguments))
-        return float(loss), _on_host(dict(zip(self._trainable, gradients, strict=True)))
+        return float(loss), on_host(dict(zip(self._trainable, gradients, strict=True)))
 
     def _traced_gradients(
         self, inputs: Tensor, batch: Mapping[str, Tensor], share_b: Tensor, microstep: Tensor, share: Tensor
@@ -135,7 +112,7 @@ class KerasReference(GradientReference):
     def _evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array], float]:
         with tf.device(self._device):
             loss_b, totals, added = self._evaluate_program(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
-        return loss_b.numpy(), _on_host(totals), float(added)
+        return loss_b.numpy(), on_host(totals), float(added)
 
     def _traced_evaluation(
         self, inputs: Tensor, batch: Mapping[str, Tensor]
@@ -149,21 +126,9 @@ class KerasReference(GradientReference):
         with tf.device(self._device):
             self._apply(number, list(map(tf.constant, gradients)))
 
-    def _variables(self) -> dict[str, Array]:
-        return _on_host(self._by_path)
-
-    def _slot_value(self, variable: tf.Variable) -> Array:
-        value: Array = variable.numpy()
-        return value
-
 
 def _in_float32(outputs: Tensor) -> Tensor:
     return tf.nest.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
-
-
-def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Returns the values of tensors or variables by path."""
-    return {path: tensor.numpy() for path, tensor in tensors.items()}
 
 
 def _positions(layer: tf.Module) -> int:

@@ -201,12 +201,17 @@ def _generator(seed: int | None, *numbers: int) -> Noise:
 class GradientReference(Reference):
     """A plain model with its framework's stock optimizer.
 
+    The present state is in the framework's own variables, those of the model and those of the optimizers.
+
     Attributes:
       parts: stock optimizers, one per learning rate and step count.
     """
 
     settings: Mapping[str, groups.Settings]
     parts: Sequence[StockPart]
+    # Every variable by canonical path, in the dtype in which a run stores it, and the trainable ones of them.
+    _by_path: Mapping[str, Any]
+    _trainable: Mapping[str, Any]
 
     def _step(self, step: int, batches: HostBatches, noise: Noise) -> tuple[dict[str, float], State]:
         loss, gradients = self._step_gradients(step, batches, noise)
@@ -223,15 +228,29 @@ class GradientReference(Reference):
         return {LOSS: loss, **logged}, gradients
 
     def _state(self) -> dict[str, Array]:
-        state = self._variables()
+        state = on_host(self._by_path)
         for key, (_, _, variable) in self.slot_variables.items():
-            state[key] = self._slot_value(variable)
+            state[key] = variable.numpy()
         return state | self._averages
 
     def _load(self, state: Mapping[str, Array], step: int) -> None:
         # The first update of a run sets the averages to the weights, whatever they were before.
         self._averages = {path: value for path, value in state.items() if is_ema(path) and step}
-        self._load_model(state, step)
+        for path, variable in self._by_path.items():
+            variable.assign(np.asarray(state[path], self.initial[path].dtype))
+        for part in self.parts:
+            part.load(step)
+        for key, (_, _, variable) in self.slot_variables.items():
+            if key in state:
+                variable.assign(state[key])
+
+    def _weights(self) -> State:
+        return on_host(self._trainable)
+
+    def _assign(self, weights: Mapping[str, Array]) -> None:
+        """Sets the trainable variables, all of them."""
+        for path, variable in self._trainable.items():
+            variable.assign(weights[path])
 
     def _point(self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator) -> State | None:
         self._load(self.initial, 0)
@@ -245,10 +264,13 @@ class GradientReference(Reference):
         if not math.isfinite(loss) or not are_finite(gradients.values()):
             return None
         slots = perturb.slots(chosen(trained, self.slot_variables), rng)
+        for key, (slot, owner, _) in self.slot_variables.items():
+            # In the dtype in which a run stores it.
+            slots[key] = slots[key].astype(slot.dtype or self.initial[owner].dtype)
         averages = {}
         if self._request.config.optimizer.ema.decay is not None:
             averages = points.averages(weights, rng)
-        return variables | self._as_stored(slots) | averages
+        return variables | slots | averages
 
     def _evaluated(self, start: Mapping[str, Array], step: int, noise: Noise) -> dict[str, float]:
         """Returns the loss of an evaluation at a state, and the metrics of some tasks.
@@ -303,10 +325,6 @@ class GradientReference(Reference):
         first = np.append(loss_b, added)
         again = np.append(again_b, again_added)
         return not np.allclose(again, first, rtol=_EQUAL_CALLS, atol=0.0, equal_nan=True)
-
-    def _as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns slots in the dtype in which a run stores them."""
-        return dict(slots)
 
     def _update_averages(self) -> None:
         """Updates the moving averages; without earlier ones, they are the weights."""
@@ -374,16 +392,8 @@ class GradientReference(Reference):
                 sums[path] = sums.get(path, 0.0) + value
         return loss, sums
 
-    @abstractmethod
-    def _load_model(self, state: Mapping[str, Array], step: int) -> None:
-        """Loads the variables and slots of a state, see `load`."""
-
     def _constrain(self) -> None:
         """Applies the trainable variables' own constraints to them, if the engine has any."""
-
-    @abstractmethod
-    def _assign(self, weights: Mapping[str, Array]) -> None:
-        """Sets the trainable variables, all of them."""
 
     @abstractmethod
     def _gradients(
@@ -406,10 +416,7 @@ class GradientReference(Reference):
     def _apply_part(self, number: int, gradients: list[Array]) -> None:
         """Updates the weights of one stock optimizer."""
 
-    @abstractmethod
-    def _variables(self) -> dict[str, Array]:
-        """Returns every variable by canonical path."""
 
-    @abstractmethod
-    def _slot_value(self, variable: Any) -> Array:
-        """Returns the present value of a variable of the stock optimizer."""
+def on_host(tensors: Mapping[str, Any]) -> dict[str, Array]:
+    """Returns the values of variables, or of tensors of TensorFlow, by path."""
+    return {path: tensor.numpy() for path, tensor in tensors.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -19,36 +19,44 @@ from runner.verify.meshproof.by_path import chosen
 _MOST_COMPARED_STEPS = 65_536
 
 
-@dataclass(frozen=True)
 class StockPart:
-    """A stock optimizer, not yet built, and the paths of its variables, which have one learning rate."""
+    """A built stock optimizer, and the paths of its variables, which have one learning rate."""
 
-    optimizer: Any
-    paths: Sequence[str]
-
-    def build(self, variables: Mapping[str, Any], settings: Mapping[str, groups.Settings]) -> None:
-        """Builds the optimizer."""
-        own = chosen(variables, self.paths)
-        excluded = [variable for path, variable in own.items() if not settings[path].decays]
+    def __init__(self, optimizer: Any, variables: Mapping[str, Any], settings: Mapping[str, groups.Settings]) -> None:
+        """Builds the optimizer for variables by path."""
+        self.optimizer = optimizer
+        self.paths = list(variables)
+        excluded = [variable for path, variable in variables.items() if not settings[path].decays]
         if excluded:
-            self.optimizer.exclude_from_weight_decay(var_list=excluded)
-        self.optimizer.build(list(own.values()))
+            optimizer.exclude_from_weight_decay(var_list=excluded)
+        optimizer.build(list(variables.values()))
+        self._start = [variable.numpy() for variable in optimizer.variables]
+
+    def load(self, step: int) -> None:
+        """Takes the optimizer back to its first state, but for the count of steps."""
+        for variable, value in zip(self.optimizer.variables, self._start, strict=True):
+            variable.assign(value)
+        self.optimizer.iterations.assign(step)
 
 
 def stock_parts(
-    config: OptimizerConfig, total_steps: int, keras: ModuleType, settings: Mapping[str, groups.Settings]
+    config: OptimizerConfig,
+    total_steps: int,
+    keras: ModuleType,
+    settings: Mapping[str, groups.Settings],
+    variables: Mapping[str, Any],
 ) -> list[StockPart]:
     """Returns a stock optimizer per learning rate, of `tf_keras` or Keras 3.
 
     If there are several, none clips gradients: a norm may be that of all of them.
     """
-    by_setting = groups.parts(settings)
     found = []
-    for factor, paths in by_setting.items():
+    for factor, paths in groups.parts(settings).items():
         own = config
         if is_divided(settings):
             own = replace(config, learning_rate=config.learning_rate * factor, clip=ClipConfig())
-        found.append(StockPart(stock_optimizer(own, keras_schedule(own, total_steps, keras), keras), paths))
+        optimizer = stock_optimizer(own, keras_schedule(own, total_steps, keras), keras)
+        found.append(StockPart(optimizer, chosen(variables, paths), settings))
     return found
 
 
