@@ -11,7 +11,6 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from runner.checkpoint.arguments import key_of
 from runner.checkpoint.runs import SavedRun
@@ -21,6 +20,7 @@ from runner.cluster.team import current as current_team
 from runner.config.convert import as_typed, flatten
 from runner.config.invocation import choices
 from runner.config.schema import RunConfig, TaskConfig
+from runner.console import Console
 from runner.errors import EngineError, Interrupted, TrackingError
 from runner.host.outputs import required, warn
 from runner.host.signals import current, interruption

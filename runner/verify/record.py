@@ -18,7 +18,6 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from rich.console import Console
 
 from runner.checkpoint.arguments import folder_of
 from runner.cluster.launch import free_port
@@ -28,6 +27,7 @@ from runner.cluster.team import Team, current
 from runner.config import invocation
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig, VerifyConfig
+from runner.console import Console
 from runner.engine import devices, registry
 from runner.errors import ConfigError, EngineError
 from runner.host import stages
@@ -74,8 +74,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     content = resolved(composed, config.mesh, config.tracking.uri)
     folder = with_config(content)
     console.print_lines(devices.device_lines(config, composed))
-    for warning in config_warnings.of_config(config.mesh, config.cluster):
-        console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+    console.print_lines(f"warning: {warning}" for warning in config_warnings.of_config(config.mesh, config.cluster))
     command = invocation.command("runner.verify")
     # Process 0 alone records; a plain `Tracker` drops what it gets.
     opened = open_run(config, content, command, "verify-") if current().is_first else Tracker()
@@ -132,13 +131,11 @@ def _record(report: Verification | None, failure: str, folder: Path, tracker: Tr
         tags = {"runner.verified": str(is_verified).lower(), "runner.verdict": report.verdict}
         tracker.set_tags(tags | figure_tags(report.figures()))
         console.print(report.table(console.width))
-        console.print(report.basis(), soft_wrap=True, markup=False)
-        for warning in report.warnings:
-            console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+        console.print_lines([report.basis(), *(f"warning: {warning}" for warning in report.warnings)])
     if failure:
         raise EngineError(failure)
     if report is not None:
-        console.print(report.line(), soft_wrap=True, markup=False)
+        console.print_lines([report.line()])
 
 
 def _child_place(team: Team) -> Place | None:

@@ -89,12 +89,12 @@ def run(script: str, options: VerifyConfig, folder: Path) -> None:
         report = from_fields(fields)
         report.write(folder, installed(("keras", "jax", "numpy", "runner")), name)
         console.print(report.table(console.width))
-        console.print(report.basis(), soft_wrap=True, markup=False)
+        console.print_lines([report.basis()])
         failure = failure_of(options, report)
         if failure:
             failures.append(failure)
         else:
-            console.print(report.line(), soft_wrap=True, markup=False)
+            console.print_lines([report.line()])
     if failures:
         raise EngineError("; ".join(failures))
 
