@@ -122,7 +122,7 @@ class OwnStepReference(Reference):
         weight_sum = 0.0
         for number, batch in enumerate(self._request.evaluation(step)):
             is_real = batch.arrays[WEIGHT][0] > 0
-            arrays = indexed(indexed(batch.arrays, 0), is_real)
+            arrays = indexed(batch.arrays, (0, is_real))
             metrics = self._evaluate_program(used, arrays, np.int32(number))
             weight_sum += float(is_real.sum())
             for name, value_b in metrics.items():

@@ -293,7 +293,7 @@ class GradientReference(Reference):
         sums: dict[str, Array] = {}
         for batch in self._request.evaluation(step):
             is_real = batch.arrays[WEIGHT][0] > 0
-            arrays = indexed(indexed(batch.arrays, 0), is_real)
+            arrays = indexed(batch.arrays, (0, is_real))
             loss_b, totals, added = self._evaluate(task.inputs(host, arrays), arrays)
             if not examples and self._is_random(loss_b, added, task.inputs(host, arrays), arrays):
                 self._assign(weights)
