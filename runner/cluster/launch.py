@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import IO
 
+from runner.cluster.accelerators import VISIBLE_GPUS
 from runner.cluster.place import VARIABLE, Place
 from runner.cluster.timeouts import GRACE_S, SECOND_SIGNAL_S, UNHEARD_S
 from runner.errors import Interrupted
@@ -45,7 +46,6 @@ _KILLED = 1
 _INTERRUPTED = b"interrupted\n"
 # Variables of schedulers, which would give every process the same place.
 _OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
-_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def own_variables() -> dict[str, str]:
@@ -81,7 +81,7 @@ def run(
                 if gpus:
                     first_gpu = index * len(gpus) // count
                     end = (index + 1) * len(gpus) // count
-                    own[_GPUS] = ",".join(gpus[first_gpu:end])
+                    own[VISIBLE_GPUS] = ",".join(gpus[first_gpu:end])
                 own_place = replace(place, index=index)
                 if index == 0:
                     own_place = replace(place, begun=write_begun)

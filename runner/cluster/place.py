@@ -84,21 +84,14 @@ def find(config: ClusterConfig) -> Place | None:
         if launched is None or launched.count == 1:
             return None
         return launched
-    given = None
-    if config.name == "auto":
-        given = _from_scheduler()
-    place = given or Place(-1, 0, "", 0)
+    place = _given(config)
     # Keys of the config replace what the scheduler gives.
     if config.index is not None:
         place = replace(place, index=config.index)
-    if config.processes is not None:
-        place = replace(place, count=config.processes)
     if config.coordinator is not None:
         # Its form is checked by the schema.
         host, _, port = config.coordinator.rpartition(":")
         place = replace(place, host=host.strip("[]"), port=int(port))
-    if not place.count:
-        raise _unknown_count(config, given)
     if not 0 <= place.index < place.count:
         problem = f"must be a number from 0 to {place.count - 1}, different for each process"
         fix = "set it for each; Kubernetes gives it with completionMode: Indexed, Slurm with srun"
@@ -117,12 +110,7 @@ def count(config: ClusterConfig) -> int:
         return 1
     if config.processes is not None:
         return config.processes
-    place = None
-    if config.name == "auto":
-        place = _from_scheduler()
-    if place is None or not place.count:
-        raise _unknown_count(config, place)
-    return place.count
+    return _given(config).count
 
 
 def has_launcher(config: ClusterConfig) -> bool:
@@ -130,15 +118,23 @@ def has_launcher(config: ClusterConfig) -> bool:
     return config.name == "local" and count(config) > 1
 
 
-def _unknown_count(config: ClusterConfig, place: Place | None) -> ConfigError:
-    """Returns the error of a config whose number of processes neither it nor a scheduler gives."""
-    if place is None and config.name == "auto":
+def _given(config: ClusterConfig) -> Place:
+    """Returns the scheduler's place, if any, with the number of processes; a ConfigError if nothing gives that."""
+    found = None
+    if config.name == "auto":
+        found = _from_scheduler()
+    place = found or Place(-1, 0, "", 0)
+    if config.processes is not None:
+        place = replace(place, count=config.processes)
+    if place.count:
+        return place
+    if config.name == "auto" and found is None:
         problem = "no scheduler detected (the variables of Slurm, Open MPI, torchrun and Kubernetes are not set)"
         fix = "launch with srun, mpirun or torchrun, or set cluster=explicit; a plan needs cluster.processes only"
-        return invalid("cluster", "auto", problem=problem, fix=fix)
-    source = place.source if place else f"cluster={config.name}"
+        raise invalid("cluster", "auto", problem=problem, fix=fix)
+    source = found.source if found else f"cluster={config.name}"
     problem = f"needs the number of processes, which {source} does not give"
-    return invalid("cluster.processes", None, problem=problem, fix="set cluster.processes")
+    raise invalid("cluster.processes", None, problem=problem, fix="set cluster.processes")
 
 
 def scheduled() -> Place | None:
