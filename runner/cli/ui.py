@@ -77,10 +77,8 @@ def _answers(port: int) -> bool:
 
 
 def _check_port(port: int) -> None:
-    with socket.socket() as candidate:
-        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            candidate.bind((UI_HOST, port))
-        except OSError as error:
-            problem = f"can't be used ({error.strerror})"
-            raise invalid("port", port, problem=problem, fix=f"set port={port + 1}") from error
+    try:
+        socket.create_server((UI_HOST, port)).close()
+    except OSError as error:
+        problem = f"can't be used ({os.strerror(error.errno or 0)})"
+        raise invalid("port", port, problem=problem, fix=f"set port={port + 1}") from error

@@ -168,7 +168,6 @@ def run_jobs(
                     waiting = None
                 for one in running[:]:
                     if stop.requested:
-                        has_more = False
                         one.end(f"the sweep was ended by signal {stop.signum}")
                     outcome = one.outcome()
                     if outcome is not None:

@@ -83,15 +83,14 @@ def leave(code: int) -> None:
 @contextmanager
 def explained() -> Iterator[None]:
     """Replaces a library's error about a lost process by the reason that the coordinator knows."""
-    member = current()
-    if not isinstance(member, Member):
-        yield
-        return
     try:
         yield
     except (ProcessError, ConfigError, TrackingError):
         raise
     except Exception as error:
+        member = current()
+        if not isinstance(member, Member):
+            raise
         # An error of a collective most likely has its reason elsewhere, which may not have arrived yet.
         within = 0.0
         if _COLLECTIVE_WORDS.search(str(error)):
