@@ -234,7 +234,7 @@ def _report(error: Exception, arguments: Sequence[str], *, with_traceback: bool)
         text = "".join(traceback.format_exception(error))
         print(secrets.scrub(text), end="", file=sys.stderr)
     # Of several processes with the same error only one prints it.
-    if processes.failed(line, own=code == EXIT_REFUSED):
+    if current_team().failed(line, own=code == EXIT_REFUSED):
         # Cut last, and once for all errors, so that no part of a password is left of a value that is cut within it.
         print(f"error: {cut(secrets.scrub(line))}", file=sys.stderr)
     return code

@@ -1,11 +1,10 @@
-"""The life of a command as one process of several: joining, failing together, stopping at one step, leaving."""
+"""A command as one process of several: how it joins the others, where it prints, and why it fails with them."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,7 +20,6 @@ from runner.cluster.timeouts import REASON_S
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, Interrupted, TrackingError
 from runner.host import cores
-from runner.host.signals import SIGNALS, signal_of
 from runner.host.terminal import Output
 
 # In a process's folder: its standard output, and that of process 0's native libraries.
@@ -33,9 +31,6 @@ _COLLECTIVE_WORDS = re.compile(
     "gloo|collective|connection|unavailable|aborted|peer|deadline|nccl|rendezvous", re.IGNORECASE
 )
 
-# Why this process fails, and whether all may fail for that reason; see `failed`.
-_failure: list[tuple[str, bool]] = []
-
 
 def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
     """Joins the other processes of the config, if it has several: see `Member.join`; raises as `secret.token` too."""
@@ -45,39 +40,12 @@ def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
     place = replace(place, token=secret.token(place))
     member = Member(place, config.timeout)
     team.enter(member)
-    at_exit(leave)
+    at_exit(member.leave)
     member.join(agrees, config.start_timeout)
     # Processes that may use the same cores of the same machine divide them. A scheduler may have done so already.
     machine = [platform.node(), sorted(os.sched_getaffinity(0))]
     sharing = member.all_gather("machines", machine).count(machine)
     os.environ.setdefault(cores.VARIABLE, str(max(1, cores.available() // sharing)))
-
-
-def failed(why: str, *, own: bool) -> bool:
-    """Stores why this process fails, in a line, for the others; returns whether it prints that itself.
-
-    The line is its own if it names no process, because all may fail for the same reason.
-    """
-    _failure[:] = [(why, own)]
-    member = current()
-    return not isinstance(member, Member) or member.prints
-
-
-def leave(code: int) -> None:
-    """Exits with a code after the others know; does nothing for a run of one process."""
-    member = current()
-    if not isinstance(member, Member):
-        return
-    why = f"it exits with code {code}" if code else ""
-    own = False
-    if _failure:
-        why, own = _failure[0]
-    member.begin_leaving()
-    # `leave` waits for the others, which may still be at work. A signal ends that wait.
-    for signum in SIGNALS:
-        if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, lambda number, _: member.leave_at_once(number))
-    member.leave(code, why, signal_of(code) or None, own=own)
 
 
 @contextmanager

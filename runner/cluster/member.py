@@ -29,7 +29,7 @@ from runner.cluster.team import Ending, ProcessError, Team
 from runner.cluster.timeouts import BEAT_S, MAIN_THREAD_S, RECORD_S, SILENCE_S
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, PassingError, TrackingError
 from runner.host.secrets import scrub
-from runner.host.signals import StopRequest
+from runner.host.signals import SIGNALS, StopRequest, signal_of
 
 T = TypeVar("T")
 # Between two attempts to connect to process 0, and between two looks at whether a wait is given up.
@@ -56,6 +56,7 @@ class Member(Team):
         self._signal: int | None = None
         # Numbers the calls of `raise_if_requested` and `finish`, whose keys are used once.
         self._calls = itertools.count()
+        self._failure = ("", False)  # why, and whether all may fail for that reason
         self._has_left = False
         self._has_begun = False
         self._has_agreed_to_end = False
@@ -211,13 +212,13 @@ class Member(Team):
         if signum:
             line = "interrupted"
             code = 128 + signum
-        if self.prints:
+        if self._prints:
             with suppress(OSError, ValueError):
                 print(line, file=sys.stderr, flush=True)
-        self.exit(code)
+        self._exit(code)
 
     @property
-    def prints(self) -> bool:
+    def _prints(self) -> bool:
         """Whether it prints why it ends. The launcher shows all processes, of which process 0 then does."""
         return self.is_first or self.place.source != "local"
 
@@ -231,11 +232,22 @@ class Member(Team):
         if not self._leaving.acquire(blocking=False):
             threading.Event().wait()
 
-    def leave(self, code: int, why: str = "", signum: int | None = None, *, own: bool = False) -> NoReturn:
-        """Leaves the run and exits at once: the libraries' own exit handlers would wait for the other processes.
+    def failed(self, why: str, *, own: bool) -> bool:
+        """Stores why this process fails; see `Team`."""
+        self._failure = (why, own)
+        return self._prints
 
-        Without a reason it has finished. The reason is its own if it names no process, because all may fail for it.
-        """
+    def leave(self, code: int) -> NoReturn:
+        """Leaves the run and exits at once: the libraries' own exit handlers would wait for the other processes."""
+        self.begin_leaving()
+        # The others may still be at work. A signal ends the wait for them.
+        for one in SIGNALS:
+            if signal.getsignal(one) != signal.SIG_IGN:
+                signal.signal(one, lambda number, _: self._leave_at_once(number))
+        signum = signal_of(code) or None
+        why, own = self._failure
+        if code and not why:
+            why = f"it exits with code {code}"
         if self._ended is None and (code == 0 or self._has_agreed_to_end):
             try:
                 self.all_gather("the end", True)
@@ -245,13 +257,13 @@ class Member(Team):
                     code = code or error.code
                 elif not self.is_first and isinstance(error, Interrupted):
                     code = code or 128 + error.signum
-        if self._ended is None and (why or signum) and not self._has_agreed_to_end:
-            self._send("bye", why=why or f"signal {signum}", signum=signum, code=code, own=own)
+        if self._ended is None and why and not self._has_agreed_to_end:
+            self._send("bye", why=why, signum=signum, code=code, own=own)
         elif self._ended is None:
             self._send("bye")
-        self.exit(code)
+        self._exit(code)
 
-    def leave_at_once(self, signum: int) -> None:
+    def _leave_at_once(self, signum: int) -> None:
         """Leaves because of a signal while the main thread waits for the others.
 
         It does so in a thread, because the main thread, which runs signal handlers, may hold the lock for sending.
@@ -259,11 +271,11 @@ class Member(Team):
 
         def go() -> None:
             self._send("bye", why=f"signal {signum}", signum=signum, code=128 + signum)
-            self.exit(128 + signum)
+            self._exit(128 + signum)
 
         threading.Thread(target=go, daemon=True).start()
 
-    def exit(self, code: int) -> NoReturn:
+    def _exit(self, code: int) -> NoReturn:
         """Exits at once, in process 0 after the others have heard why the run ends."""
         self._has_left = True
         if self._coordinator is not None:

@@ -80,6 +80,18 @@ class Team:
     def finish(self) -> None:
         """Waits until all processes have finished their work; raises as `broadcast` does."""
 
+    def failed(self, why: str, *, own: bool) -> bool:
+        """Stores why this process fails, in a line, for the others; returns whether it prints that itself.
+
+        The line is its own if it names no process, because all may fail for the same reason.
+        """
+        del why, own
+        return True
+
+    def leave(self, code: int) -> None:
+        """Exits with a code after the others know; does nothing for a run of one process."""
+        del code
+
     def begin_leaving(self) -> None:
         """Declares that the main thread ends this process; blocks forever if another thread already does."""
 

@@ -84,8 +84,8 @@ def main() -> None:
     result_file(folder, from_launcher()).write_text(json.dumps(result))
     result.pop("verification", None)
     for text in map(str, result.values()):
-        processes.failed(text, own=True)
-    processes.leave(len(result))
+        current().failed(text, own=True)
+    current().leave(len(result))
 
 
 def _end_with_parent() -> None:

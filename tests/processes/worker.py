@@ -14,7 +14,7 @@ def body() -> int:
     import sys
 
     from runner.cluster import launch, lifecycle, membership, place
-    from runner.cluster.team import ProcessError
+    from runner.cluster.team import ProcessError, current
     from runner.config.schema import ClusterConfig
     from runner.errors import ConfigError
     from tests.processes import acts
@@ -24,7 +24,7 @@ def body() -> int:
     membership.join(os.environ)  # the launcher's end is this process's
 
     def failed(error: Exception, code: int) -> int:
-        if lifecycle.failed(str(error), own=code == 2):
+        if current().failed(str(error), own=code == 2):
             print(f"error: {error}", file=sys.stderr, flush=True)
         return code
 
