@@ -44,7 +44,7 @@ for axes, loop, _ in meshes:
 
 import jax, keras, numpy as np
 from runner.engine.jax.compile import slow_in_loops
-from runner.engine.jax.layers.convolution import adopt
+from runner.engine.jax.layers.on_cpus import adopt
 
 def slow(text, adopts):
     layer = eval("keras.layers." + text)

@@ -26,7 +26,7 @@ Options = Mapping[str, bool | int | str]
 
 # Convolutions of this form are fast in a loop on CPUs: NHWC images, HWIO kernels and NHWC results, one group. The
 # numbers are JAX's: dim of batch or output channels, dim of channels, then those of height and width. See
-# `runner.engine.jax.layers.convolution`.
+# `runner.engine.jax.layers.on_cpus`.
 _FAST_DIMENSION_NUMBERS = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 _ONE_GROUP = (1, 1)
 # XLA's CPU compiler hands convolutions, matrix products and sums to the library YNNPACK by its own estimate. YNNPACK's

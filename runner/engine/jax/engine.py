@@ -50,7 +50,7 @@ from runner.engine.jax.compile import (
     program_cost,
     traced_gradients,
 )
-from runner.engine.jax.layers.convolution import adopt
+from runner.engine.jax.layers.on_cpus import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, unsplit, with_own_map
 from runner.engine.jax.shards import cached, place_first, shards, variable_info

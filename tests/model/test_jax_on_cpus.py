@@ -1,4 +1,4 @@
-"""Convolutions in the forms that a CPU computes fast are convolutions: outputs and both gradients."""
+"""What a CPU computes fast is what JAX and Keras compute: convolutions and batch normalization, with gradients."""
 
 from typing import Any
 
@@ -24,9 +24,11 @@ CASES: list[tuple[list[int], list[int], list[int], str]] = [
 ]
 PROGRAM = r"""
 import json, os, re, sys
-os.environ["JAX_PLATFORMS"] = "cpu"
-import jax, numpy as np
-from runner.engine.jax.layers.convolution import convolution
+os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
+import jax, keras, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from runner.engine.jax.layers.on_cpus import adopt, convolution
+jax.config.update("jax_num_cpu_devices", 2)
 rng, rows = np.random.default_rng(1), []
 for image, kernel, strides, padding in json.loads(sys.argv[1]):
     def plain(x, w):
@@ -41,21 +43,44 @@ for image, kernel, strides, padding in json.loads(sys.argv[1]):
     worst = [float(np.abs(a - b).max() / np.abs(a).max()) for a, b in pairs]
     spread = bool(re.search(r"lhs_dilate = \[(?!1, 1\])", program))
     rows.append([[a.shape == b.shape for a, b in pairs], worst, spread])
-print(json.dumps(rows))
+
+x, g = (rng.normal(5, size=(8, 3, 3, 4)).astype(np.float32) for _ in range(2))
+split = NamedSharding(jax.make_mesh((2,), ("batch",)), PartitionSpec("batch"))
+whole = NamedSharding(split.mesh, PartitionSpec())
+def normalized(layer):
+    layer.build(x.shape)
+    adopt(keras.Sequential([layer]))
+    trained, kept = ([variable.value for variable in each] for each in (layer.weights[:2], layer.weights[2:]))
+    def loss(trained, x):
+        y, new = layer.stateless_call(trained, kept, x, training=True)
+        return (y * g).sum(), new
+    step = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True), in_shardings=(whole, split))
+    return jax.tree.leaves(step(trained, x)), step.lower(trained, x).compile().as_text().count(" all-reduce(")
+class Stock(keras.layers.BatchNormalization):
+    "Is not adopted."
+(expected, count), (got, own_count) = normalized(Stock()), normalized(keras.layers.BatchNormalization())
+worst = max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(expected, got, strict=True))
+print(json.dumps([rows, [count - own_count, worst]]))
 """
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
-rows = answers(PROGRAM, CASES)
+found = answers(PROGRAM, CASES)
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))
-def test_a_convolution_and_its_gradients_are_those_of_jax(rows: list[list[Any]], index: int) -> None:
-    shapes, worst, _ = rows[index]
+def test_a_convolution_and_its_gradients_are_those_of_jax(found: list[Any], index: int) -> None:
+    shapes, worst, _ = found[0][index]
     assert shapes == [True] * 3
     assert max(worst) < 2e-6, "sums of at most 3,000 float32 products, added in another order"
 
 
-def test_an_image_is_dilated_only_if_the_strides_do_not_divide_the_kernel(rows: list[list[Any]]) -> None:
+def test_an_image_is_dilated_only_if_the_strides_do_not_divide_the_kernel(found: list[Any]) -> None:
     spread = [any(k % s for k, s in zip(kernel, strides, strict=False)) for _, kernel, strides, _ in CASES]
-    assert [row[2] for row in rows] == spread
+    assert [row[2] for row in found[0]] == spread
     assert 0 < sum(spread) < len(CASES)
+
+
+def test_batch_normalization_is_that_of_keras_with_a_collective_less(found: list[Any]) -> None:
+    saved, worst = found[1]
+    assert saved == 1
+    assert worst < 1e-6, "float32 sums of 72 pixels, in another order"
