@@ -21,14 +21,9 @@ def test_each_known_host_is_linked_to() -> None:
 @pytest.mark.parametrize(
     ("address", "name", "wrong"),
     [
-        ("https://keras.io/guides/distribution/", "", ""),
-        ("https://github.com/keras-team/keras", "Keras", ""),
-        ("https://github.com/jax-ml/jax/issues/12868", "jax 12868", ""),
-        ("https://github.com/keras-team/keras-hub/issues/2827", "keras-hub issue 2827", ""),
         ("http://keras.io/guides/", "", "must begin with https://"),
         ("https://keras.oi/guides/", "", "host keras.oi is not in HOSTS of tests/docs/links.py"),
         ("https://keras.io/guides/,", "", "must be a plain path, without a query or other signs"),
-        ("https://keras.io/guides/?utm=1", "", "must be a plain path, without a query or other signs"),
         (
             "https://github.com/jax-ml/jax/issue/12868",
             "",
@@ -40,8 +35,3 @@ def test_each_known_host_is_linked_to() -> None:
 )
 def test_an_ill_formed_address_is_found(address: str, name: str, wrong: str) -> None:
     assert links.problem(address, name) == wrong
-
-
-def test_code_has_no_links() -> None:
-    text = "[a\nb](https://a.example/x) `[c](https://c.example)` <https://d.example>\n\n```\nhttps://e.example\n```\n"
-    assert links.external(text) == [("a b", "https://a.example/x"), ("", "https://d.example")]

@@ -58,10 +58,3 @@ def test_a_visitor_reaches_the_goal_in_few_clicks_and_words(visitor: str) -> Non
         seen |= linked(text)
     assert len(PATHS[visitor]) <= CLICKS
     assert read <= WORDS
-
-
-def test_a_section_ends_at_the_next_heading_of_its_level() -> None:
-    section = pages.section("architecture", "## Where to add")
-    assert "| to add |" in section
-    assert "Private APIs" not in section
-    assert words("[a b](c.md) ![no](x.svg) | d |\n```\nno\n```\n") == 3
