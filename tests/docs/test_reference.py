@@ -2,9 +2,6 @@
 
 import re
 from dataclasses import fields
-from pathlib import Path
-
-import pytest
 
 from runner.config import schema
 from tests.docs import reference
@@ -28,18 +25,6 @@ def test_every_option_has_a_line() -> None:
     for path in reference.CONF.rglob("[!_]*.yaml"):
         is_only = len(list(path.parent.glob("*.yaml"))) == 1
         assert path.name == "config.yaml" or is_only or f"{path.stem}`" in text, path
-
-
-def test_a_key_that_is_added_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mesh").mkdir()
-    (tmp_path / "config.yaml").write_text("defaults:\n  - mesh: one\n")
-    (tmp_path / "mesh" / "one.yaml").write_text(
-        "# A mesh.\n#   python -m runner\naxes: {batch: 1} # its axes\nnew: 3 # of it\n"
-    )
-    monkeypatch.setattr(reference, "CONF", tmp_path)
-    rows = "\n".join(reference._group("mesh"))
-    assert "- `mesh.new`: default `3`\\\n  of it" in rows
-    assert "python" not in rows
 
 
 def test_no_picture_names_another_host() -> None:
