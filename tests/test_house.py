@@ -119,7 +119,7 @@ def test_no_file_is_over_600_lines() -> None:
 # goes for it. Commands and what starts their processes share theirs, since sweeps are above both.
 BUDGET = {
     "cli+cluster": 6_605,
-    "verify": 5_245,  # design says 5,000
+    "verify": 5_240,  # design says 5,000
     "train": 3_270,
     "plan": 4_850,
     "checkpoint": 2_825,

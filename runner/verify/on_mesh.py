@@ -54,19 +54,18 @@ def train(request: Request, reference: Mapping[str, Array], warn: Warn = print) 
     if request.data.task.own_step:
         stepped = _first_changes(engine, trained)
         compared = request.data.task.step_metrics
-    losses = []
-    metrics = defaultdict(list)
+    # Key -> name of a metric.
+    metrics = {LOSS: LOSS} | {f"{points.METRIC}/{name}": name for name in compared}
+    means = defaultdict(list)
     done = 0
     for stack in trained.stacks():
         of_steps = engine.train_steps(engine.place(stack), done).read()
-        losses.append(_mean_losses(of_steps))
-        for name in compared:
-            metrics[f"{points.METRIC}/{name}"].append(of_steps.sums[name] / of_steps.weight)
+        for key, name in metrics.items():
+            means[key].append(of_steps.sums[name] / of_steps.weight)
         done += stack.steps
     arrays = keyed("initial", initial)
-    arrays["loss"] = np.concatenate(losses)
-    for name, values in metrics.items():
-        arrays[name] = np.concatenate(values)
+    for key, values in means.items():
+        arrays[key] = np.concatenate(values)
     arrays |= keyed(points.GRADIENT, gradients) | keyed(points.STEPPED, stepped)
     arrays |= points.of_end(engine.state(), initial)
     return arrays | _at_points(engine, trained, request, reference, warn)
@@ -92,7 +91,7 @@ def _at_points(
         padded = full_request.at_point(reference, number)
         if padded is not full_request and task.reads_batch:
             # Before its first step, training rejects a loss that padding changes. So does this.
-            batch = padded.batch_of(step)
+            batch = padded.stack(step, 1)
             check_functions(*engine.with_and_without_others(batch, int((batch.weights > 0).sum())))
         batches = full_request.evaluation(step)
         engine.mixes_rows(batches[-1])

@@ -46,15 +46,11 @@ class Request:
     def stacks(self) -> list[HostBatches]:
         """Cuts the batches into device calls as long as training's longest, the last one padded to that length."""
         length = self._call_length()
-        return [self._stack(start, length) for start in range(0, self.batches.steps, length)]
+        return [self.stack(start, length) for start in range(0, self.batches.steps, length)]
 
     def stack_of(self, step: int) -> HostBatches:
         """Returns a device call of one step, of the shape of all others."""
-        return replace(self._stack(step, self._call_length()), steps=1)
-
-    def batch_of(self, step: int) -> HostBatches:
-        """Returns the batch of one step alone."""
-        return self._stack(step, 1)
+        return replace(self.stack(step, self._call_length()), steps=1)
 
     def evaluation(self, step: int) -> list[HostBatches]:
         """Returns a step's first examples in batches, as an evaluation of a split of these examples would have them.
@@ -125,7 +121,8 @@ class Request:
         longest = StepsPerCall(self.config.trainer.steps_per_call, bytes_per_step).capacity
         return min(longest, self.batches.steps)
 
-    def _stack(self, start: int, length: int) -> HostBatches:
+    def stack(self, start: int, length: int) -> HostBatches:
+        """Returns a device call of the steps from `start` on, padded to a length."""
         all_batches = self.batches
         # The steps past the end repeat the last batch, for the shape alone: they are not computed.
         rows = np.minimum(np.arange(start, start + length), all_batches.steps - 1)

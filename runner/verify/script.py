@@ -47,9 +47,11 @@ else:
     keras = late("keras")
 
 _TRAINER = "keras.src.backend.jax.trainer"
-# Lists of a model's state in Keras's order: names of what has the variables.
-_TRAINING = ("trainable_variables", "non_trainable_variables", "optimizer", "metrics_variables")
-_EVALUATION = ("trainable_variables", "non_trainable_variables", "metrics_variables")
+# Step of Keras -> lists of a model's state in Keras's order: names of what has the variables.
+_LISTS = {
+    "train": ("trainable_variables", "non_trainable_variables", "optimizer", "metrics_variables"),
+    "test": ("trainable_variables", "non_trainable_variables", "metrics_variables"),
+}
 State = dict[str, Any]
 
 
@@ -141,10 +143,10 @@ class Watch:
     def install(self, trainer: ModuleType) -> None:
         """Replaces `fit` and `evaluate` of Keras's trainer."""
         kind = trainer.JAXTrainer
-        kind.fit = self._watched(kind.fit, "train", _TRAINING)
-        kind.evaluate = self._watched(kind.evaluate, "test", _EVALUATION)
+        kind.fit = self._watched(kind.fit, "train")
+        kind.evaluate = self._watched(kind.evaluate, "test")
 
-    def _watched(self, original: Callable[..., Any], name: str, lists: Sequence[str]) -> Callable[..., Any]:
+    def _watched(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
             is_first_fit = name == "train" and not self.found
             is_first_evaluate = name == "test" and len(self.found) == 1
@@ -153,7 +155,7 @@ class Watch:
                     raise _EnoughError  # the script trains again: its first steps were compared
                 return original(model, *args, **kwargs)
             self._is_busy = True
-            recorder = Recorder(model, name, lists, self.steps)
+            recorder = Recorder(model, name, self.steps)
             try:
                 with recorder.attached():
                     result = original(model, *args, **kwargs)
@@ -172,10 +174,9 @@ class Watch:
 class Recorder:
     """A watched call of a model: the state that it begins with, and its batches."""
 
-    def __init__(self, model: Any, name: str, lists: Sequence[str], steps: int) -> None:
+    def __init__(self, model: Any, name: str, steps: int) -> None:
         self._model = model
         self._name = name
-        self._lists = lists
         self._steps = steps
         self._batches: list[Any] = []
         self._state: State = {}
@@ -223,7 +224,7 @@ class Recorder:
 
     def _variables(self) -> list[list[Any]]:
         found = []
-        for name in self._lists:
+        for name in _LISTS[self._name]:
             holder = getattr(self._model, name)
             found.append(list(holder.variables if name == "optimizer" else holder))
         return found

@@ -357,7 +357,7 @@ class Reference(Side):
 
     def take(self, state: Any, number: int, noise: Noise) -> tuple[Any, Arrays]:
         """Takes a step at weights with noise; its changes are those of the weights without."""
-        batch = self.batch(number, self._noisy_batch(number, noise))
+        batch = self.batch(number, self._noisy_numbers(self.setup.host_batches[number], noise))
         used = self._noisy_weights(state, noise)
         new_state, found = self.called(self.placed(used), batch)
         end = trees.host(new_state, "state", copied=False)
@@ -390,7 +390,7 @@ class Reference(Side):
         expected = self.inside(function, values, number)
         runs = []
         for noise in map(self._noise, SEEDS):
-            batch = self._noisy_batch(number, noise)
+            batch = self._noisy_numbers(self.setup.host_batches[number], noise)
             runs.append(self.inside(function, self._noisy_weights(values, noise), number, batch))
         return expected, spread(expected, runs, lambda path: Entry("output", path, 0.0))
 
@@ -399,9 +399,6 @@ class Reference(Side):
             return dict(values)
         numbers = self._noisy_numbers(chosen(values, self.frozen), noise)
         return values | weights_with_noise(chosen(values, self.weights), self.rounding.noise, noise) | numbers
-
-    def _noisy_batch(self, number: int, noise: Noise) -> Arrays:
-        return self._noisy_numbers(self.setup.host_batches[number], noise)
 
     def _noisy_numbers(self, arrays: Arrays, noise: Noise) -> Arrays:
         """Returns arrays with noise on their numbers; labels, counts and masks that are stored as floats stay."""
