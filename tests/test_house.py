@@ -118,7 +118,7 @@ def test_no_file_is_over_600_lines() -> None:
 # Lines of each folder, all of them: code, docstrings, comments and empty ones. A change that needs more room says what
 # goes for it. Commands and what starts their processes share theirs, since sweeps are above both.
 BUDGET = {
-    "cli+cluster": 6_605,
+    "cli+cluster": 6_575,
     "verify": 5_240,  # design says 5,000
     "train": 3_270,
     "plan": 4_850,

@@ -36,8 +36,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     shown = _tables(config.task, data)
     name = f"{data.name} {data.version}".rstrip()
     head = {"dataset": name, "source": data.source, "sha256": data.digest}
-    for name, line in head.items():
-        console.print_lines([f"{name:9} {line}"])
+    console.print_lines([f"{key:9} {value}" for key, value in head.items()])
     for table in shown:
         numeric = range(1, len(table.columns))
         if table.columns[0] in ("split", "array"):

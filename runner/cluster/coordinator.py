@@ -148,16 +148,8 @@ class Coordinator:
         lines = self._lines(reader, peer)
         try:
             said = json.loads(await asyncio.wait_for(anext(lines), SILENCE_S))
-            if said.get("kind") != "join":
-                return
-            if not 0 <= int(said["index"]) < self._count:
-                why = (
-                    f"process 0 has cluster.processes={self._count}, so it has no process {said['index']}; set the "
-                    "same number for all, or set cluster.coordinator to a free port if it is another run's"
-                )
-                writer.write(messages.encoded(_ended(why)))
-                return
-            index = self._join(said, peer)
+            if said.get("kind") == "join":
+                index = self._join(said, peer)
             if index is None:
                 return
             async for line in lines:
@@ -184,6 +176,13 @@ class Coordinator:
     def _join(self, said: Message, peer: _Peer) -> int | None:
         """Adds a process and returns its index; None: it can't be part of this run."""
         index = int(said["index"])
+        if not 0 <= index < self._count:
+            why = (
+                f"process 0 has cluster.processes={self._count}, so it has no process {index}; set the same number "
+                "for all, or set cluster.coordinator to a free port if it is another run's"
+            )
+            self._send(peer, messages.encoded(_ended(why)))
+            return None
         peer.about = said["about"]
         if self._ended is not None:
             self._send(peer, messages.encoded(self._ended))

@@ -60,11 +60,10 @@ def checked(config: DictConfig) -> Settings:
     A ConfigError names an invalid key of launcher, sweeper, `sweep` or `tracking`.
     """
     launcher = _settings(ProcessLauncher, "hydra.launcher", config)
-    sweeper: GridSweeper | SearchSweeper
+    kind: type[GridSweeper | SearchSweeper] = GridSweeper
     if "n_trials" in config.hydra.sweeper:
-        sweeper = _settings(SearchSweeper, "hydra.sweeper", config)
-    else:
-        sweeper = _settings(GridSweeper, "hydra.sweeper", config)
+        kind = SearchSweeper
+    sweeper = _settings(kind, "hydra.sweeper", config)
     overrides = tuple(OverridesParser.create().parse_overrides(arguments_of(config)))
     _check_swept(overrides, sweeper)
     group = convert_group("sweep", config)
