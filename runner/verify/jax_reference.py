@@ -121,9 +121,10 @@ class JaxReference(GradientReference):
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
         self._seeds.setdefault(microstep, _values(self._generators))
-        state = _values(self._trainable.values()), _values(self._others)
+        trainable = _values(self._trainable.values())
+        others = _values(self._others)
         (loss, new_others), gradients = self._gradients_program(
-            *state, inputs, dict(batch), share_b, np.float32(share)
+            trainable, others, inputs, dict(batch), share_b, np.float32(share)
         )
         _set(self._others, new_others)
         gradients = jax.tree.map(as_float32, gradients)
