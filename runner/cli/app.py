@@ -186,7 +186,8 @@ def _find_modules_of_the_user() -> None:
 def _print_by_hydra() -> None:
     """Lets Hydra print the config or complete a line; masks the secrets that presets and interpolations bring."""
     line, names = completed(os.environ.get(_TO_COMPLETE, ""))
-    print(*names)
+    if names:
+        print(*names)
     if _TO_COMPLETE in os.environ and not line:
         return
     os.environ[_TO_COMPLETE] = line

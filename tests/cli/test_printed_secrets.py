@@ -50,6 +50,7 @@ def test_a_printed_config_has_no_secret_at_any_place(tmp_path: Path, flags: list
     text = printed(tmp_path, EVERYWHERE, "experiment=mine", *flags)
     assert "***" in text or flags == ["--help"]
     if flags == ["--cfg", "job"]:
+        assert not text.startswith("\n")
         assert "mean: plain" in text
         assert "note: it is ***" in text
         assert "- s3://key:***@bucket" in text
