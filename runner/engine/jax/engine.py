@@ -131,11 +131,9 @@ class JaxEngine(Engine):
         """Orders the variables as Keras wants them, and draws initial values."""
         variables = self._names.variables
         paths = keys_by_id(variables)
-        generator_states = randomness.seed_indices(self._model)
-        non_trainable = []
-        for index, variable in enumerate(self._model.non_trainable_variables):
-            if index not in generator_states:
-                non_trainable.append(paths[id(variable)])
+        # States of random generators have no path.
+        others = [id(variable) for variable in self._model.non_trainable_variables]
+        non_trainable = [paths[key] for key in others if key in paths]
         self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
         self._update_rule = updates.make(
             self._config.optimizer, self._trainable, self._model.trainable_variables, self._mesh

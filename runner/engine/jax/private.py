@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -52,17 +52,25 @@ BOOKKEEPING = (
 
 
 @contextmanager
-def readable_by_tensorflow() -> Iterator[None]:
+def _replaced(holder: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    original = getattr(holder, name)
+    setattr(holder, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(holder, name, original)
+
+
+def readable_by_tensorflow() -> AbstractContextManager[None]:
     """Lets JAX write programs in a version of StableHLO that TensorFlow 2.21 reads.
 
     Without it TensorFlow can't load the export of a model on JAX 0.12.
     """
-    chosen = hlo.get_version_from_compatibility_requirement
-    hlo.get_version_from_compatibility_requirement = lambda kind: hlo.get_smaller_version(chosen(kind), _OF_TENSORFLOW)
-    try:
-        yield
-    finally:
-        hlo.get_version_from_compatibility_requirement = chosen
+
+    def make(chosen: Callable[[Any], str]) -> Callable[[Any], str]:
+        return lambda kind: str(hlo.get_smaller_version(chosen(kind), _OF_TENSORFLOW))
+
+    return _replaced(hlo, "get_version_from_compatibility_requirement", make)
 
 
 def bind_gloo(address: str) -> None:
@@ -308,16 +316,6 @@ def calls_replaced(
             vars(layer).pop("call", None)
 
 
-@contextmanager
-def _replaced(holder: Any, name: str, make: Callable[[ArrayFunction], ArrayFunction]) -> Iterator[None]:
-    original = getattr(holder, name)
-    setattr(holder, name, make(original))
-    try:
-        yield
-    finally:
-        setattr(holder, name, original)
-
-
 def take_replaced(make: Callable[[ArrayFunction], ArrayFunction]) -> AbstractContextManager[None]:
     """Replaces Keras's look-up of a table's rows, whose gradients else add up in bfloat16, see `.layers.gradients`."""
     return _replaced(backend.numpy, "take", make)
@@ -370,20 +368,12 @@ def kernel_gradients_of(
         ad.fancy_transposes[lax.conv_general_dilated_p] = original
 
 
-@contextmanager
-def tensorflow_unimported() -> Iterator[None]:
+def tensorflow_unimported() -> AbstractContextManager[None]:
     """Keeps Keras from importing TensorFlow while the context lasts, if nothing has imported it yet.
 
     To serialize a model, Keras checks of every object whether it is one of TensorFlow's, and imports TensorFlow for
     that. Without this, saving a model costs 3.5 s of CPU time and 450 MB more.
     """
-    library = module_utils.tensorflow
     if "tensorflow" in sys.modules:
-        yield
-        return
-    before = library._available
-    library._available = False
-    try:
-        yield
-    finally:
-        library._available = before
+        return nullcontext()
+    return _replaced(module_utils.tensorflow, "_available", lambda _: False)
