@@ -31,7 +31,6 @@ ENTRY = OptimizerEntry(("momentum",), _make_rule, keras_class="SGD")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The override that names a folder of options with the optimizer's, which is in the registry."""
     monkeypatch.setitem(rules.OPTIMIZERS, "heavy_ball", ENTRY)  # type: ignore[arg-type]
-    monkeypatch.setitem(rules.RULE_KEYS, "heavy_ball", ENTRY.keys)  # type: ignore[arg-type]
     (tmp_path / "optimizer").mkdir()
     (tmp_path / "optimizer/heavy_ball.yaml").write_text("name: heavy_ball\nlearning_rate: 0.1\nmomentum: 0.5\n")
     return f"hydra.searchpath=[file://{tmp_path}]"

@@ -6,8 +6,8 @@ from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 from runner.config.values import changed, check_finite, check_name
 from runner.engine.optim import groups, transformation
 from runner.engine.optim.keras_classes import CLASSES
-from runner.engine.optim.rules import OPTIMIZERS, RULE_KEYS
-from runner.engine.optim.schedules import SCHEDULE_KEYS
+from runner.engine.optim.rules import OPTIMIZERS
+from runner.engine.optim.schedules import SCHEDULES, WARMUP_KEYS
 from runner.errors import invalid
 
 _SCHEDULE = "optimizer.schedule"
@@ -15,7 +15,7 @@ _SCHEDULE = "optimizer.schedule"
 
 def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
     """Checks the keys of the group against each other; raises a ConfigError for the first problem."""
-    check_name("optimizer.name", config.name, RULE_KEYS)
+    check_name("optimizer.name", config.name, OPTIMIZERS)
     entry = OPTIMIZERS[config.name]
     _check_class(config)
     if entry.make_rule is None and not runs_keras_3:
@@ -55,8 +55,8 @@ def _check_class(config: OptimizerConfig) -> None:
 
 
 def _check_rule_keys(config: OptimizerConfig) -> None:
-    used = RULE_KEYS[config.name]
-    for key in sorted(set().union(*RULE_KEYS.values())):
+    used = OPTIMIZERS[config.name].keys
+    for key in sorted({key for entry in OPTIMIZERS.values() for key in entry.keys}):
         value = getattr(config, key)
         if value is not None and key not in used:
             problem = f"optimizer={config.name} has no such key (its keys: {', '.join(used)})"
@@ -78,7 +78,7 @@ def _check_clip(config: ClipConfig) -> None:
 
 def _check_schedule(config: ScheduleConfig) -> None:
     key = f"{_SCHEDULE}.name"
-    check_name(key, config.name, SCHEDULE_KEYS)
+    check_name(key, config.name, SCHEDULES)
     _check_schedule_keys(config)
     if config.name == "exponential" and config.decay_steps is None:
         problem = f"{key}=exponential needs a value"
@@ -88,14 +88,14 @@ def _check_schedule(config: ScheduleConfig) -> None:
 
 
 def _check_schedule_keys(config: ScheduleConfig) -> None:
-    used = SCHEDULE_KEYS[config.name]
+    used = (*WARMUP_KEYS, *SCHEDULES[config.name].keys)
     if config.initial_factor and not config.warmup_steps:
         problem = "is the rate at which a warm-up starts, but there is none"
         fix = f"set {_SCHEDULE}.warmup_steps=1000, or remove {_SCHEDULE}.initial_factor"
         raise invalid(f"{_SCHEDULE}.initial_factor", config.initial_factor, problem=problem, fix=fix)
-    keys_of_others = sorted(set().union(*SCHEDULE_KEYS.values()) - set(used))
+    keys_of_others = sorted({key for entry in SCHEDULES.values() for key in entry.keys}.difference(used))
     for key in changed(config, keys_of_others):
-        first = next(name for name, keys in SCHEDULE_KEYS.items() if key in keys)
+        first = next(name for name, entry in SCHEDULES.items() if key in entry.keys)
         problem = f"{_SCHEDULE}.name={config.name} has no such key (its keys: {', '.join(used)})"
         fix = f"remove {_SCHEDULE}.{key}, or set {_SCHEDULE}.name={first}"
         raise invalid(f"{_SCHEDULE}.{key}", getattr(config, key), problem=problem, fix=fix)

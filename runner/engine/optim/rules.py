@@ -212,8 +212,6 @@ OPTIMIZERS: Mapping[str, OptimizerEntry] = {
     "keras": OptimizerEntry(is_keras_class=True),
     "optax": OptimizerEntry(is_transformation=True),
 }
-# Optimizer -> keys of the config that its rule uses.
-RULE_KEYS: Mapping[str, tuple[str, ...]] = {name: entry.keys for name, entry in OPTIMIZERS.items()}
 
 
 def make_rule(config: OptimizerConfig, ops: ModuleType) -> Rule:

@@ -17,6 +17,9 @@ from runner import arrays
 from runner.arrays import Elementary, Tensor
 from runner.config.schema import OptimizerConfig, ScheduleConfig
 
+# Keys of `optimizer.schedule` that every schedule uses.
+WARMUP_KEYS = ("warmup_steps", "initial_factor")
+
 # (config, steps done before this one, steps of the run, functions of the step) -> factor of the base rate
 Factor = Callable[[OptimizerConfig, Tensor, int, Elementary], Tensor]
 
@@ -136,11 +139,4 @@ SCHEDULES: Mapping[str, ScheduleEntry] = {
     "piecewise": ScheduleEntry(("boundaries", "factors"), _piecewise),
     "linear": ScheduleEntry(("decay_steps", "final_factor"), _polynomial),
     "polynomial": ScheduleEntry(("decay_steps", "final_factor", "power"), _polynomial),
-}
-
-_WARMUP_KEYS = ("warmup_steps", "initial_factor")
-
-# Schedule -> keys of `optimizer.schedule` that it uses.
-SCHEDULE_KEYS: Mapping[str, tuple[str, ...]] = {
-    name: (*_WARMUP_KEYS, *entry.keys) for name, entry in SCHEDULES.items()
 }
