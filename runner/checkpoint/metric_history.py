@@ -10,7 +10,6 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.task.base import LOSS, Evaluation
-from runner.task.metrics import EPOCH, EVAL
 from runner.tracking import Tracker
 
 # (step, metric -> mean)
@@ -48,16 +47,6 @@ def empty(names: Sequence[str]) -> MetricHistory:
 def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns metrics with a prefix before each name, such as `eval/`."""
     return {f"{prefix}{name}": value for name, value in metrics.items()}
-
-
-def measured(history: MetricHistory) -> list[tuple[int, dict[str, float]]]:
-    """Returns (step, logged name -> value) of each evaluation, with the means of the steps since the last one."""
-    means_by_step = dict(history.epochs)
-    rows: list[tuple[int, dict[str, float]]] = []
-    for step, evaluation in history.evaluations:
-        metrics = prefixed(EVAL, evaluation.metrics)
-        rows.append((step, metrics | prefixed(EPOCH, means_by_step.get(step, {}))))
-    return rows
 
 
 def to_json(history: MetricHistory) -> dict[str, Any]:

@@ -77,8 +77,13 @@ class MetricRecorder:
         return self.history.evaluations
 
     def measured(self) -> list[tuple[int, dict[str, float]]]:
-        """Returns (step, logged name -> value) of every evaluation, see `metric_history.measured`."""
-        return metric_history.measured(self.history)
+        """Returns (step, logged name -> value) of each evaluation, with the means of the steps since the last one."""
+        means_by_step = dict(self.history.epochs)
+        rows: list[tuple[int, dict[str, float]]] = []
+        for step, evaluation in self.evaluations:
+            metrics = prefixed(EVAL, evaluation.metrics)
+            rows.append((step, metrics | prefixed(EPOCH, means_by_step.get(step, {}))))
+        return rows
 
     def add(self, first_step: int, pending: PendingCall[Any]) -> None:
         """Takes a device call that has been started, and reads the call before it."""

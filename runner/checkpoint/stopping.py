@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from runner.config.schema import PlateauConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
@@ -48,14 +49,10 @@ def objective(metric: str | None, directions: Mapping[str, str]) -> Objective | 
 
 def best(goal: Objective, measured: Measured) -> tuple[int, float] | None:
     """Returns step and value of the best evaluation, the first of equal ones; None if none is a number."""
-    best_so_far: tuple[int, float] | None = None
-    for step, metrics in measured:
-        value = goal.value(metrics)
-        if math.isnan(value):
-            continue
-        if best_so_far is None or goal.improves(value, best_so_far[1]):
-            best_so_far = step, value
-    return best_so_far
+    values = [(step, goal.value(metrics)) for step, metrics in measured]
+    numbers = [(step, value) for step, value in values if not math.isnan(value)]
+    choose = min if goal.direction == MINIMIZE else max
+    return choose(numbers, key=itemgetter(1), default=None)
 
 
 def reductions(config: PlateauConfig, goal: Objective | None, measured: Measured) -> list[tuple[int, float]]:
