@@ -73,25 +73,17 @@ class Meter:
 
     def _note(self, steps: int, seconds: float) -> None:
         self._latest.append((steps, seconds))
-        latest_steps = 0
-        latest_seconds = 0.0
-        for call_steps, call_seconds in self._latest:
-            latest_steps += call_steps
-            latest_seconds += call_seconds
-        self.recent = _ratio(latest_steps, latest_seconds)
+        latest_steps, latest_seconds = zip(*self._latest, strict=True)
+        self.recent = _ratio(sum(latest_steps), sum(latest_seconds))
 
     def timed(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items of a loop, and counts the time that the loop waits for them."""
-        iterator = iter(items)
-        while True:
-            begun = time.perf_counter()
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
+        begun = time.perf_counter()
+        for item in items:
             if self._calls >= _WARM_UP_CALLS:
                 self.input_seconds += time.perf_counter() - begun
             yield item
+            begun = time.perf_counter()
 
     def waited(self) -> None:
         """Adds the time since the last call to that call, which returned before its devices were done."""
