@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -334,8 +335,4 @@ def _fix_of_token(token: int) -> str:
 def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_weight: str | None) -> list[str]:
     if TOKENS not in arrays:
         return without_roles(config, arrays, label_weight)
-    if SEGMENTS not in arrays:
-        return [TOKENS]
-    if POSITIONS not in arrays:
-        return [TOKENS, SEGMENTS]
-    return [TOKENS, SEGMENTS, POSITIONS]
+    return list(takewhile(arrays.__contains__, (TOKENS, SEGMENTS, POSITIONS)))
