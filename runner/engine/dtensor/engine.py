@@ -120,7 +120,7 @@ class DTensorEngine(Engine):
                 gather_for_use(self._state.variables[path], layout_of(used_spec, self._mesh))
 
     def _make_programs(self) -> None:
-        self._layouts = {name: layout_of((None, *spec), self._mesh) for name, spec in self._array_specs.items()}
+        self._layouts = self._stacked_layouts(self._array_specs)
         self._vector = layout_of((None,), self._mesh)
         self._train: Call | None = None
         self._steps = self._steps_on(self._array_specs)
@@ -128,6 +128,10 @@ class DTensorEngine(Engine):
         self._gradients = _traced(self._steps.gradients)
         self._eval = _traced(self._steps.evaluate)
         self._next_logits = _traced(self._steps.next_logits)
+
+    def _stacked_layouts(self, array_specs: Mapping[str, Spec]) -> dict[str, dtensor.Layout]:
+        """Returns the layouts of a call's arrays, (K, B, ...)."""
+        return {name: layout_of((None, *spec), self._mesh) for name, spec in array_specs.items()}
 
     def _steps_on(self, array_specs: Mapping[str, Spec]) -> Steps:
         return Steps(
@@ -243,16 +247,14 @@ class DTensorEngine(Engine):
         return list(map(unpack, self._gradients(batches.arrays, numbers)))
 
     def _start_evaluation(self, batch: HostBatches) -> BatchResult[tf.Tensor]:
+        layouts = self._layouts
+        program = self._eval
         if not self._is_divided(batch):
-            specs = self._replicated_specs
-            whole = {}
-            for name, array in batch.arrays.items():
-                whole[name] = pack(array, layout_of((None, *specs[name]), self._mesh))
-            with self._explained():
-                return BatchResult(*self._evaluated_whole(whole))
-        arrays = self.place(batch).arrays
+            layouts = self._stacked_layouts(self._replicated_specs)
+            program = self._evaluated_whole
+        arrays = {name: pack(array, layouts[name]) for name, array in batch.arrays.items()}
         with self._explained():
-            return BatchResult(*self._eval(arrays))
+            return BatchResult(*program(arrays))
 
     @cached_property
     def _evaluated_whole(self) -> Callable[..., tuple[tf.Tensor, ...]]:
