@@ -10,6 +10,7 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.task.base import LOSS, Evaluation
+from runner.task.metrics import EPOCH, EVAL
 from runner.tracking import Tracker
 
 # (step, metric -> mean)
@@ -37,6 +38,15 @@ class MetricHistory:
     epoch_sums: Array
     evaluations: list[tuple[int, Evaluation]]
     epochs: list[StepMeans] = field(default_factory=list)
+
+    def measured(self) -> list[StepMeans]:
+        """Returns (step, logged name -> value) of each evaluation, with the means of the steps since the last one."""
+        means_by_step = dict(self.epochs)
+        rows: list[StepMeans] = []
+        for step, evaluation in self.evaluations:
+            metrics = prefixed(EVAL, evaluation.metrics)
+            rows.append((step, metrics | prefixed(EPOCH, means_by_step.get(step, {}))))
+        return rows
 
 
 def empty(names: Sequence[str]) -> MetricHistory:

@@ -76,15 +76,6 @@ class MetricRecorder:
         """Returns (step, metrics) of every evaluation; only the last may have outputs."""
         return self.history.evaluations
 
-    def measured(self) -> list[tuple[int, dict[str, float]]]:
-        """Returns (step, logged name -> value) of each evaluation, with the means of the steps since the last one."""
-        means_by_step = dict(self.history.epochs)
-        rows: list[tuple[int, dict[str, float]]] = []
-        for step, evaluation in self.evaluations:
-            metrics = prefixed(EVAL, evaluation.metrics)
-            rows.append((step, metrics | prefixed(EPOCH, means_by_step.get(step, {}))))
-        return rows
-
     def add(self, first_step: int, pending: PendingCall[Any]) -> None:
         """Takes a device call that has been started, and reads the call before it."""
         self._pending.append((first_step, pending))
@@ -149,7 +140,7 @@ class MetricRecorder:
         """
         count, reductions = self._reductions
         if count != len(self.evaluations):
-            reductions = self._reduce(self.measured())
+            reductions = self._reduce(self.history.measured())
             self._reductions = len(self.evaluations), reductions
         factor = 1.0
         for at, reduced in reductions:

@@ -177,7 +177,7 @@ class Saver:
 
     def _best_now(self, step: int, recorder: MetricRecorder) -> BestRecord | None:
         """Returns what makes the state of a step the best, by the last evaluation; None if that is worse, or a NaN."""
-        measured = recorder.measured()
+        measured = recorder.history.measured()
         if self._goal is None or not self._is_on or not measured or measured[-1][0] != step:
             return None
         value = self._goal.value(measured[-1][1])

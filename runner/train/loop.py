@@ -252,7 +252,7 @@ def _train_periods(training: _Training) -> str:
         for end in _period_ends(training):
             # Asked before a period and not after it, so that a run which is resumed after its end trains no further
             # step.
-            reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
+            reason = stopping.reason(trainer.early_stopping, training.objective, recorder.history.measured())
             if reason is not None:
                 return reason
             _train_period(training, calls, end)
@@ -270,7 +270,7 @@ def _train_periods(training: _Training) -> str:
                 if evaluation is None:
                     _evaluate_period(training)
                 return f"a callback stopped the run after step {training.step:,}"
-    reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
+    reason = stopping.reason(trainer.early_stopping, training.objective, recorder.history.measured())
     return reason or length.describe_end(training.step)
 
 
@@ -355,7 +355,7 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
     recorder.flush()
     unsaved = hooks.saver.save_last(training.step, recorder)
     best_unsaved = None
-    best = None if training.best is None else stopping.best(training.best, recorder.measured())
+    best = None if training.best is None else stopping.best(training.best, recorder.history.measured())
     if best is not None and best[0] in hooks.saver.failures:
         best_step, _ = best
         reason = hooks.saver.failures[best_step]
@@ -400,7 +400,7 @@ def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluati
     notify = training.hooks.notify
     evaluations = dict(training.recorder.evaluations)
     last = training.recorder.evaluations[-1]
-    best = stopping.best(objective, training.recorder.measured())
+    best = stopping.best(objective, training.recorder.history.measured())
     if best is None:
         return last
     best_step, _ = best

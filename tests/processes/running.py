@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from runner.checkpoint.metric_history import measured
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.storage import steps
 from tests import forks
@@ -68,7 +67,7 @@ def losses(checkpoint: Checkpoint) -> np.ndarray[Any, Any]:
 def columns(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the metrics of a checkpoint's history, by table and name."""
     history = checkpoint.history()
-    tables = {"train": history.train, "epochs": history.epochs, "evaluations": measured(history)}
+    tables = {"train": history.train, "epochs": history.epochs, "evaluations": history.measured()}
     found: dict[str, np.ndarray[Any, Any]] = {}
     for table, rows in tables.items():
         for name in rows[0][1] if rows else ():

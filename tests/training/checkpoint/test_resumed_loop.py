@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.checkpoint import stopping, storage
-from runner.checkpoint.metric_history import NewPoints, measured
+from runner.checkpoint.metric_history import NewPoints
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver, take_state
@@ -157,7 +157,7 @@ def test_the_run_by_steps_reduces_its_rate_inside_epochs(wholes: dict[str, Whole
     plateau = BY_STEPS["optimizer.schedule"].plateau
     goal = stopping.objective(plateau.metric, KnownTask().directions)
     assert goal is not None
-    reduced = stopping.reductions(plateau, goal, measured(result.history))
+    reduced = stopping.reductions(plateau, goal, result.history.measured())
     assert len({step % 8 for step, _ in reduced} - {0}) >= 2
     assert set(store.logged()["eval/loss"]) == EVALUATED["steps"]
 
