@@ -107,12 +107,8 @@ def recorded_overrides() -> list[str]:
 
 def without(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
     """Returns recorded overrides without those of keys that are typed again, and without keys below them."""
-    kept: list[str] = []
-    for argument in overrides:
-        path = f"{key_of(argument)}."
-        if not any(path.startswith(f"{key}.") for key in keys):
-            kept.append(argument)
-    return kept
+    typed = tuple(f"{key}." for key in keys)
+    return [argument for argument in overrides if not f"{key_of(argument)}.".startswith(typed)]
 
 
 def key_of(argument: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig, OmegaConf
@@ -85,12 +84,7 @@ def choose(config: MeshConfig, engine: str, cluster: ClusterConfig, hardware: Ha
     virtual CPU devices. Nothing is imported or started for the choice.
     """
     if not hardware.is_here and hardware.kind is not None:
-        sizes = config.axes.values()
-        # A size of -1 takes all devices, and nobody has said how many there are.
-        count = 0
-        if -1 not in sizes:
-            count = math.prod(sizes)
-        return Choice(hardware.kind, count, hardware.name)
+        return Choice(hardware.kind, _count_set_by(config), hardware.name)
     asked = config.device
     launcher = place.from_launcher()
     if asked == AUTO and launcher is not None and launcher.device:
@@ -110,6 +104,13 @@ def choose(config: MeshConfig, engine: str, cluster: ClusterConfig, hardware: Ha
             unused_reason = unused_reason or reason
     cpus = config.cpu_devices * checks_cluster.machines(cluster, CPU)
     return Choice(CPU, cpus, unused_reason=unused_reason)
+
+
+def _count_set_by(config: MeshConfig) -> int:
+    """Returns the number of devices that a mesh sets; 0 for a mesh with a size of -1, which takes all there are."""
+    if -1 in config.axes.values():
+        return 0
+    return mesh.size(config.axes)
 
 
 def _count_in_all(config: ClusterConfig, available: Accelerators) -> int:
@@ -146,11 +147,7 @@ def _named(engine: str, cluster: ClusterConfig, config: MeshConfig, kind: str) -
     available = accelerators.find(kind)
     count = _count_in_all(cluster, available)
     if command_module() == _PLAN_COMMAND:
-        sizes = config.axes.values()
-        # A size of -1 takes all devices, so that mesh sets no number.
-        if -1 not in sizes:
-            count = max(count, math.prod(sizes))
-        return Choice(kind, count, available.model)
+        return Choice(kind, max(count, _count_set_by(config)), available.model)
     key = "mesh.device"
     if not available.count:
         fix = f"set {key}=cpu, or plan the run with python -m {_PLAN_COMMAND}, which needs no {kind.upper()}"

@@ -219,10 +219,7 @@ class Task(ABC):
     @property
     def first_image(self) -> str | None:
         """Name of the first input that is an image; None: none is."""
-        for name in self.input_names:
-            if self.arrays[name].is_image:
-                return name
-        return None
+        return next((name for name in self.input_names if self.arrays[name].is_image), None)
 
     @property
     def byte_images(self) -> list[str]:

@@ -135,19 +135,12 @@ def listed_params(
         is_unused_length = key in _LENGTH_KEYS and flat.get(key) is None
         if key in flat and not is_unused_length:
             listed[key] = flat[key]
+    # What was typed, and what is below it; a group of which an option was typed is listed by that.
+    typed = tuple(f"{key}." for key in typed_keys if "." in key)
     for key, value in flat.items():
-        if _is_typed(key, typed_keys):
+        if f"{key}.".startswith(typed):
             listed[key] = value
     return listed
-
-
-def _is_typed(key: str, typed_keys: Sequence[str]) -> bool:
-    """Returns whether a key, or one above it that is not a group, was typed."""
-    for typed in typed_keys:
-        is_at_or_above = key == typed or key.startswith(f"{typed}.")
-        if "." in typed and is_at_or_above:
-            return True
-    return False
 
 
 def _name(task: str, batch_size: int, options: Mapping[str, str], typed_keys: Sequence[str]) -> str:

@@ -89,9 +89,9 @@ class JaxEngine(Engine):
         self._mesh = self._make_mesh()
         # A batch's arrays, (B, ...), and those of a call, (K, B, ...). The rows of a cached split are placed as the
         # examples that they name.
-        specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
-        self._array_shardings = map_values(self._sharding, specs)
-        self._stacked_shardings = {name: self._sharding((None, *spec)) for name, spec in specs.items()}
+        self._specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
+        self._array_shardings = map_values(self._sharding, self._specs)
+        self._stacked_shardings = {name: self._sharding((None, *spec)) for name, spec in self._specs.items()}
         self._replicated = self._sharding(())
         self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
 
@@ -228,8 +228,7 @@ class JaxEngine(Engine):
         )
 
     def _partitioning(self) -> Partitioning:
-        specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
-        on = MeshLayout(self._mesh, self._config.layout, self.placements, specs)
+        on = MeshLayout(self._mesh, self._config.layout, self.placements, self._specs)
         return partition(on, self._model, self._trainable, self._data, state=state.shardings(self._kinds))
 
     def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:

@@ -55,11 +55,7 @@ def head_counts(arrays: Sequence[jax.Array]) -> tuple[int, ...]:
 
 def divide_heads(sizes: Sequence[int], heads: Sequence[int]) -> bool:
     """Returns whether each size divides each number of heads."""
-    for count in heads:
-        for size in sizes:
-            if count % size:
-                return False
-    return True
+    return all(count % size == 0 for size in sizes for count in heads)
 
 
 def _axes(examples: NamedSharding) -> tuple[str, ...]:
