@@ -349,15 +349,11 @@ class JaxEngine(Engine):
         return list(map(self._to_host, gradients))
 
     def _to_host(self, value: jax.Array) -> Array:
-        (readable,) = self._readable([value])
+        # Parts of other processes are gathered by a program.
+        if not (value.is_fully_addressable or value.is_fully_replicated):
+            value = self._run(self._gather, value)
         with current().waiting():
-            return np.asarray(readable)
-
-    def _readable(self, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        """Returns arrays that this process can read whole; parts of other processes are gathered by one program."""
-        if all(value.is_fully_addressable or value.is_fully_replicated for value in values):
-            return values
-        return self._run(self._gather, list(values))
+            return np.asarray(value)
 
     @property
     def _weights(self) -> Weights:

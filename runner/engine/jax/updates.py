@@ -54,7 +54,6 @@ class UpdateRule(ABC):
     """
 
     slots: Sequence[Slot]
-    settings: Mapping[str, Settings]
     first_slots: Callable[[Values], list[Values]] | None = None
 
     @abstractmethod
@@ -81,7 +80,7 @@ class OwnUpdate(UpdateRule):
     """Our rule, variable by variable."""
 
     def __init__(self, config: OptimizerConfig, variables: Variables, settings: Mapping[str, Settings]) -> None:
-        self.settings = settings
+        self._settings = settings
         self._rule = rules.make_rule(config, jnp)
         self._rule_without_decay = rules.make_rule(groups.without_decay(config), jnp)
         self.slots = whole_slots(self._rule.slots, _ranks(variables))
@@ -93,7 +92,7 @@ class OwnUpdate(UpdateRule):
         names = self._rule.slots
         # Rules count steps from 1, as bias corrections need.
         step = before.done + 1.0
-        for index, own in enumerate(self.settings.values()):
+        for index, own in enumerate(self._settings.values()):
             rule = self._rule
             if not own.decays:
                 rule = self._rule_without_decay
@@ -115,7 +114,6 @@ class KerasUpdate(UpdateRule):
     def __init__(
         self, config: OptimizerConfig, variables: Variables, settings: Mapping[str, Settings], mesh: Mesh
     ) -> None:
-        self.settings = settings
         self.slots = []
         # Each with the numbers of its variables and its factor of the rate.
         self._parts: list[tuple[_KerasOptimizer, list[int], float]] = []
@@ -152,7 +150,7 @@ class TransformationUpdate(UpdateRule):
 
     def __init__(self, config: OptimizerConfig, variables: Variables, settings: Mapping[str, Settings]) -> None:
         self.transformation = transformation.make(config)
-        self.settings = settings
+        self._settings = settings
         self._paths = list(variables)
         shapes = {}
         for path, variable in variables.items():
@@ -182,7 +180,7 @@ class TransformationUpdate(UpdateRule):
         changes, state = self.transformation.update(gradients, state, by_path)
         new_weights = []
         for index, (path, weight) in enumerate(by_path.items()):
-            own_rate = before.rate * self.settings[path].rate
+            own_rate = before.rate * self._settings[path].rate
             # Optax's convention: updates are added.
             new_weights.append(before.constrain(index, weight + changes[path].astype(weight.dtype) * own_rate))
         return new_weights, self._by_slot(state)
