@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.task.base import LOSS, Evaluation
-from runner.task.metrics import EPOCH, EVAL
+from runner.task.metrics import EPOCH, EVAL, prefixed
 from runner.tracking import Tracker
 
 # (step, metric -> mean)
@@ -52,11 +52,6 @@ class MetricHistory:
 def empty(names: Sequence[str]) -> MetricHistory:
     """Returns the history of a new run; `names`: the metrics of a step, without the loss."""
     return MetricHistory((LOSS, *names), [], [], np.zeros(2 + len(names)), [])
-
-
-def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns metrics with a prefix before each name, such as `eval/`."""
-    return {f"{prefix}{name}": value for name, value in metrics.items()}
 
 
 def to_json(history: MetricHistory) -> dict[str, Any]:

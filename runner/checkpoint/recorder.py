@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from runner.checkpoint import metric_history
-from runner.checkpoint.metric_history import MetricHistory, prefixed
+from runner.checkpoint.metric_history import MetricHistory
 from runner.checkpoint.stopping import Measured
 from runner.data.base import Array
 from runner.engine.calls import PendingCall
 from runner.errors import NotFiniteError
 from runner.task.base import LOSS, Evaluation
-from runner.task.metrics import EPOCH, EVAL, TRAIN
+from runner.task.metrics import EPOCH, EVAL, TRAIN, prefixed
 
 LogPoints = Callable[[int, Mapping[str, float]], None]
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 MAXIMIZE = "maximize"
 MINIMIZE = "minimize"
@@ -33,9 +36,14 @@ _OF_EVERY_TASK: Mapping[str, str | None] = {
 }
 
 
+def prefixed(prefix: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns values by name with a prefix before each name, such as `eval/`."""
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
 def evaluated(directions: Mapping[str, str]) -> dict[str, str]:
     """Returns the metrics of an evaluation by the names that they are logged under, with their directions."""
-    return {f"{EVAL}{name}": direction for name, direction in directions.items()}
+    return prefixed(EVAL, directions)
 
 
 def selecting(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[str, str]:

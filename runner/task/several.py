@@ -34,7 +34,7 @@ from runner.task.base import (
     TaskData,
     named_outputs,
 )
-from runner.task.metrics import MINIMIZE
+from runner.task.metrics import MINIMIZE, prefixed
 from runner.task.supervised import counted
 
 # Between an output's name and the name of one of its sums or constants. No output's name has it.
@@ -72,10 +72,6 @@ def _of_output(message: str, output: str) -> str:
     return re.sub(r"\bthe model's outputs?\b", f"the model's output {output}", message)
 
 
-def _prefixed(prefix: str, values_by_name: Mapping[str, Value]) -> dict[str, Value]:
-    return {f"{prefix}{name}": value for name, value in values_by_name.items()}
-
-
 def _part(values_by_name: Mapping[str, Value], output: str) -> dict[str, Value]:
     prefix = f"{output}{_OF}"
     return {name.removeprefix(prefix): value for name, value in values_by_name.items() if name.startswith(prefix)}
@@ -95,7 +91,7 @@ class Several(Task):
     def metric_directions(cls, options: SeveralOptions) -> dict[str, str]:
         metrics = {_metric(output, LOSS): MINIMIZE for output in options.outputs}
         for output, config in _outputs(options).items():
-            metrics |= _prefixed(f"{output}_", registry.metric_directions(config))
+            metrics |= prefixed(f"{output}_", registry.metric_directions(config))
         return metrics
 
     @classmethod
@@ -150,7 +146,7 @@ class Several(Task):
         # The terms of each example of weight 1 where these don't depend on its labels.
         self._fixed_terms: dict[str, float] = {}
         for name, task in self.tasks.items():
-            self.constants = {**self.constants, **_prefixed(f"{name}{_OF}", task.constants)}
+            self.constants = {**self.constants, **prefixed(f"{name}{_OF}", task.constants)}
             self.keeps_outputs &= task.keeps_outputs
             self.tokens = max(self.tokens, task.tokens)
             self.reads_batch |= task.reads_batch
@@ -222,7 +218,7 @@ class Several(Task):
             own = task.totals(ops, by_name[name], batch)
             own[_LOSS_SUM] = counted(ops, batch, task.loss(ops, by_name[name], batch), [0])
             own[_TERMS] = counted(ops, batch, task.counted_terms(ops, batch), [0])
-            totals |= _prefixed(f"{name}{_OF}", own)
+            totals |= prefixed(f"{name}{_OF}", own)
         return totals
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
@@ -231,13 +227,13 @@ class Several(Task):
             own = _part(totals, name)
             loss_sum = own.pop(_LOSS_SUM)
             terms = own.pop(_TERMS)
-            addends |= _prefixed(f"{name}{_OF}", {**task.addends(own), _LOSS_SUM: loss_sum, _TERMS: terms})
+            addends |= prefixed(f"{name}{_OF}", {**task.addends(own), _LOSS_SUM: loss_sum, _TERMS: terms})
         return addends
 
     def joined(self, sums: Mapping[str, Array], addends: Mapping[str, Array]) -> dict[str, Array]:
         joined = super().joined(sums, addends)
         for name, task in self.tasks.items():
-            joined |= _prefixed(f"{name}{_OF}", task.joined(_part(sums, name), _part(addends, name)))
+            joined |= prefixed(f"{name}{_OF}", task.joined(_part(sums, name), _part(addends, name)))
         return joined
 
     def _mean_losses(self, totals: Mapping[str, Array]) -> dict[str, float]:
@@ -256,7 +252,7 @@ class Several(Task):
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         metrics = {_metric(name, LOSS): mean for name, mean in self._mean_losses(totals).items()}
         for name, task in self.tasks.items():
-            metrics |= _prefixed(f"{name}_", task.summary(_part(totals, name)))
+            metrics |= prefixed(f"{name}_", task.summary(_part(totals, name)))
         return metrics
 
     def check(self, shapes: Shapes) -> None:
@@ -288,7 +284,7 @@ class Several(Task):
             if len(own) == 1:
                 (answers[name],) = own.values()
             else:
-                answers |= _prefixed(f"{name}_", own)
+                answers |= prefixed(f"{name}_", own)
         return answers
 
     def warnings(self, evaluation: Evaluation) -> list[str]:
@@ -304,8 +300,8 @@ class Several(Task):
         tables: dict[str, Table] = {}
         for name, task in self.tasks.items():
             report = task.report(self._evaluation_of(name, evaluation), source, split)
-            files |= _prefixed(f"{name}_", report.files)
-            tables |= _prefixed(f"{name}: ", report.tables)
+            files |= prefixed(f"{name}_", report.files)
+            tables |= prefixed(f"{name}: ", report.tables)
         return Report(files, tables)
 
     def _evaluation_of(self, name: str, evaluation: Evaluation) -> Evaluation:

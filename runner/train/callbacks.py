@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.checkpoint.metric_history import prefixed
 from runner.cluster.team import current
 from runner.config import import_path
 from runner.engine.lengths import RunLength
 from runner.engine.listeners import Listener, NoModel
 from runner.errors import EngineError
 from runner.task.base import TASK_LOSS, Evaluation
+from runner.task.metrics import prefixed
 
 
 class Callbacks:

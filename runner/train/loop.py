@@ -12,7 +12,7 @@ import numpy as np
 
 from runner.checkpoint import stopping
 from runner.checkpoint.files import DamagedError
-from runner.checkpoint.metric_history import MetricHistory, prefixed
+from runner.checkpoint.metric_history import MetricHistory
 from runner.checkpoint.reading import Checkpoint
 from runner.checkpoint.recorder import LogPoints, MetricRecorder
 from runner.checkpoint.resume import load
@@ -28,7 +28,7 @@ from runner.engine.lengths import RunLength
 from runner.engine.optim import norms, schedules
 from runner.errors import Interrupted, NotFiniteError
 from runner.task.base import Evaluation
-from runner.task.metrics import TEST
+from runner.task.metrics import TEST, prefixed
 from runner.train import feed
 from runner.train.callbacks import Callbacks
 from runner.train.display import Display, evaluation_line

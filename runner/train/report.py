@@ -13,7 +13,6 @@ import numpy as np
 from rich.console import Console
 
 from runner import figures
-from runner.checkpoint.metric_history import prefixed
 from runner.cluster.team import current
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Encoding
@@ -22,6 +21,7 @@ from runner.engine.lengths import RunLength
 from runner.host.late import late
 from runner.host.outputs import quiet_native_log, spared
 from runner.task.base import DataSpec, Evaluation, Report
+from runner.task.metrics import prefixed
 from runner.tracking import Tracker
 from runner.tracking.location import MLFLOW
 from runner.train import loop
