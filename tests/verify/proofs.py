@@ -159,8 +159,9 @@ def still_wrong(state: State, batch: Tree) -> tuple[State, Tree]:
     return state, outputs | {"loss": outputs["loss"] * batch["x"].shape[0] / 8}
 
 
-def of_scaled(function: Callable[[State, Tree], Any]) -> Callable[[State, Tree], Any]:
-    return lambda state, batch: function(state, batch | {"x": batch["x"] * 1.01})
+def of_scaled(function: Callable[[State, Tree], Any], rows: int = 8) -> Callable[[State, Tree], Any]:
+    """Returns a function of other numbers in batches of so many rows."""
+    return lambda state, batch: function(state, batch | {"x": batch["x"] * (1.01 if len(batch["x"]) == rows else 1)})
 
 
 def factors() -> Tree:
@@ -227,6 +228,10 @@ def cases() -> Iterator[tuple[str, Callable[[], meshproof.StepReport]]]:
     scale = {"state": {"scale": jnp.ones(6, jnp.bfloat16)}, "steps": 0}
     yield "evaluation, a scale of ones reversed", lambda: compare(scaled(-1), scaled(1), **scale)
     yield "inside", lambda: compare(of_scaled(reference), intermediates=(of_scaled(inside), inside))
+    # No point reads the last batch.
+    late = {"given": [*batches(), batches()[0], batches(5)[0]], "intermediates": (of_scaled(inside, 5), inside)}
+    yield "inside a later batch", lambda: compare(of_scaled(reference, 5), **late)
+    yield "inside an evaluation", lambda: compare(of_scaled(still, 5), still, steps=0, **late)
     yield "one weight", lambda: compare(reference, parameters="weights/last")
     yield "another structure", lambda: compare(edited(weights=lambda new: new.weights["first"]))
     yield "another shape", lambda: compare(edited(velocity=lambda new: jax.tree.map(lambda x: x[:1], new.velocity)))

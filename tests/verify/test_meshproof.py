@@ -36,6 +36,8 @@ MISMATCH = {
     "evaluation, partial batch wrong": ["outputs/loss of batch 2", "outputs/loss of batch 3"],
     "evaluation, a scale of ones reversed": ["outputs/scaled of batch 0", "outputs/scaled of batch 1"],
     "inside": [""],
+    "inside a later batch": [""],
+    "inside an evaluation": ["outputs/loss of batch 3", "outputs/each of batch 3"],
     "complex weights, not conjugated": [""],
 }
 # Case -> parts of its sentence.
@@ -89,7 +91,8 @@ def test_every_case_is_judged(proofs: Mapping[str, Any]) -> None:
 
 
 def test_the_first_value_inside_a_step_that_differs_is_named(proofs: Mapping[str, Any]) -> None:
-    assert proofs["inside"]["inside"] == "hidden"
+    for case in ("inside", "inside a later batch", "inside an evaluation"):
+        assert proofs[case]["inside"] == "hidden"
 
 
 def test_a_report_is_a_table_a_page_and_plain_values(proofs: Mapping[str, Any]) -> None:

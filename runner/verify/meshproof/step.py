@@ -154,6 +154,13 @@ class Side:
         state, outputs = self.called(state, self.batch(number))
         return state, self._on_host(outputs, "output")
 
+    def state_after(self, steps: int) -> Arrays:
+        """Returns the state's arrays after some steps of training."""
+        state = self.load(self.setup.initial)
+        for step in range(steps):
+            state, _ = self.take(state, self.setup.batch_of(step), None)
+        return self.read(state)
+
     def inside(
         self, function: Function, values: Arrays, number: int, batch: Mapping[str, Any] | None = None
     ) -> Arrays:
