@@ -8,10 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from benchmarks import gpu, object_stores, optimizers, published, turns
+from benchmarks import gpu, optimizers, published, turns
 from tests import imports
 
 ROOT = Path(__file__).parents[1]
@@ -102,26 +101,6 @@ def test_a_block_of_a_training_that_takes_turns_leaves_out_the_time_in_which_it_
     assert [block.steps for block in blocks] == [8, 12]
     assert all(0.0 < block.wall < 0.2 for block in blocks)
     assert (blocks[0] + blocks[1]).steps == 20
-
-
-def test_ratios_of_rounds_have_an_interval_that_ignores_what_both_trainings_met() -> None:
-    load = np.random.default_rng(1).uniform(1.0, 2.0, 40)
-    noise = np.random.default_rng(2).uniform(0.99, 1.01, 40)
-    for statistic in (object_stores.median_ratio, object_stores.total_ratio):
-        low, high = object_stores.interval(statistic, 1.02 * load * noise, load)
-        assert 1.015 < low < statistic(1.02 * load * noise, load) < high < 1.025
-
-
-def test_quiet_rounds_are_those_in_which_the_trainings_had_their_processors() -> None:
-    # Wall seconds; each block has 1 CPU second. Both trainings of a round count alike.
-    local = [1.01, 1.9, 1.0, 1.02]
-    store = [1.03, 1.0, 1.8, 1.01]
-    measured: dict[str, object_stores.Measured] = {}
-    for name, walls in (("local", local), ("store", store)):
-        blocks = [turns.Block(steps=100, wall=wall, cpu=1.0, saving=0.0) for wall in walls]
-        measured[name] = object_stores.Measured(blocks, server=[0.1] * len(blocks))
-    assert object_stores.quiet_rounds(measured) == [0, 3]
-    assert [block.wall for block in measured["store"].of([0, 3]).blocks] == [1.03, 1.01]
 
 
 @pytest.mark.nightly

@@ -119,12 +119,12 @@ def test_no_file_is_over_600_lines() -> None:
 # goes for it. Commands and what starts their processes share theirs, since sweeps are above both.
 BUDGET = {
     "cli+cluster": 6_575,
-    "verify": 5_240,  # design says 5,000
+    "verify": 5_250,  # design says 5,000
     "train": 3_255,
     "plan": 4_850,
     "checkpoint": 2_810,
     "tracking": 1_800,
-    "engine": 10_585,
+    "engine": 10_595,
     "model": 4_105,
     "task": 4_215,
     "layout": 2_055,

@@ -131,7 +131,8 @@ class LayerInput:
 class LayerOutput:
     """One whole output of a layer for one global batch, for the plan's activations and operations.
 
-    `layer` is the path of its variables before the last `/`, `kind` the name of its class.
+    `layer` is the path of its variables before the last `/`, `kind` the name of its class. One `is_extra` if another
+    output of the same call, with the examples too, came before.
     """
 
     layer: str
@@ -139,6 +140,12 @@ class LayerOutput:
     shape: tuple[int, ...]
     dtype: str
     inputs: tuple[LayerInput, ...] = ()
+    is_extra: bool = False
+
+    @property
+    def has_examples(self) -> bool:
+        """Whether it has the dim of the layer's input; a table that a layer passes on has not."""
+        return not self.inputs or self.inputs[0].shape[:1] == self.shape[:1]
 
 
 @dataclass(frozen=True)

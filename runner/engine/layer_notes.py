@@ -37,10 +37,12 @@ class Outputs:
             inputs = []
             for tensor in self._tensors((args, kwargs)):
                 inputs.append(LayerInput(self._providers.get(id(tensor), ""), tuple(tensor.shape)))
+            is_extra = False
             for tensor in self._tensors(outputs):
                 # TensorFlow's types have a name; NumPy's print as one.
                 dtype = str(getattr(tensor.dtype, "name", tensor.dtype))
-                output = LayerOutput(path, type(layer).__name__, tuple(tensor.shape), dtype, tuple(inputs))
+                output = LayerOutput(path, type(layer).__name__, tuple(tensor.shape), dtype, tuple(inputs), is_extra)
+                is_extra = is_extra or output.has_examples
                 self.found.append(output)
                 self._providers[id(tensor)] = path
                 self._referenced.append(tensor)

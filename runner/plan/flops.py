@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from runner.engine.base import LayerOutput
 from runner.layout import Placement
 from runner.layout.axes import axes_of
-from runner.plan.placed_model import PlacedModel, has_examples
+from runner.plan.placed_model import PlacedModel
 
 # FLOPs of one multiplication and one addition.
 _MULTIPLY_ADD = 2
@@ -21,21 +21,21 @@ _WITHOUT_INPUT_GRADIENT = 2
 
 
 def layer_flops(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs in a layer.
+    """Returns the FLOPs in a layer's call, for the first output that it returns.
 
     A product with a kernel takes two FLOPs per entry of the kernel and position of the output. It is counted for the
     output, for the kernel's gradient and, if it is needed, for the input's gradient. Attention is added. In a mixture,
     every expert computes every token, as KerasHub's do.
     """
+    if output.is_extra:
+        return 0
     forward = _experts(model, output)
-    attention = 0
-    if has_examples(output):
+    if output.has_examples:
         forward += _kernels(model, output) + _tied(model, output)
-        attention = _attention(model, output)
     products = _WITHOUT_INPUT_GRADIENT
     if model.has_trained_inputs(output):
         products = _WITH_INPUT_GRADIENT
-    return products * forward + attention
+    return products * forward + _attention(model, output)
 
 
 def attention_flops(model: PlacedModel) -> int:
@@ -127,6 +127,8 @@ def _attention(model: PlacedModel, output: LayerOutput) -> int:
     perhaps documents (batch, tokens); a block that holds an attention, or a scanned stack of such, (depth, ...); or a
     stock attention layer whose projections are layers of their own.
     """
+    if output.is_extra or not output.has_examples:
+        return 0
     shapes = []
     for layer_input in output.inputs:
         # Of two dims are the documents of a batch's tokens.

@@ -15,7 +15,7 @@ import numpy as np
 from runner.engine.base import VariableInfo
 from runner.layout import Placement
 from runner.plan.base import MemoryPart
-from runner.plan.placed_model import PlacedModel, has_examples
+from runner.plan.placed_model import PlacedModel
 
 # Kinds of arrays, in the order of the table.
 WEIGHTS = "weights"
@@ -334,7 +334,7 @@ def _positions_per_device(model: PlacedModel) -> int:
     """
     most = 0
     for output in model.outputs:
-        if not has_examples(output):
+        if not output.has_examples:
             continue
         if len(output.shape) in (2, 3) or "Conv" in output.kind:
             most = max(most, model.positions(output))

@@ -302,8 +302,3 @@ class PlacedModel:
     def positions(self, output: LayerOutput) -> int:
         """Returns how many vectors of an output one device computes."""
         return math.prod(output.shape[:-1]) // self.shards(self.output_spec(output)[:-1])
-
-
-def has_examples(output: LayerOutput) -> bool:
-    """Returns whether an output has the dim of its layer's input; a table that a layer passes on has not."""
-    return not output.inputs or output.inputs[0].shape[:1] == output.shape[:1]

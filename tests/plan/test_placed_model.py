@@ -1,15 +1,19 @@
 """Estimates from shapes alone, against figures worked out by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from runner.engine.base import INPUTS, Collective, LayerInput, LayerOutput
+from runner.engine.layer_notes import Outputs
 from runner.layout import Placement
 from runner.plan import communication, memory
 from runner.plan.base import Rates
 from runner.plan.communication_dtensor import collectives
-from runner.plan.flops import layer_flops
+from runner.plan.flops import attention_flops, layer_flops
 from runner.plan.placed_model import PlacedModel
 from runner.plan.rates import ring_factor, traffic
 from tests.plan import cases
@@ -144,7 +148,11 @@ def test_attentions_scores_and_their_product_with_the_values_are_counted() -> No
     output = LayerOutput("mix", "Mix", (8, 5, 4, 16), "float32", (query, keys, keys))
     heads = [LayerOutput(each.layer, "EinsumDense", each.shape, "float32") for each in (query, keys)]
     made = step([*heads, output], {}, ("batch", "height", None, None))
-    assert layer_flops(made, output) == 2 * 3 * 2 * (4 * 4 * 5 * 7 * 16)  # half of the batch, whatever the height
+    flops = 2 * 3 * 2 * (4 * 4 * 5 * 7 * 16)  # half of the batch, whatever the height
+    assert layer_flops(made, output) == flops
+    # A call may return a number, and its scores.
+    outputs = [*heads, replace(output, shape=()), output, replace(output, shape=(8, 4, 5, 7), is_extra=True)]
+    assert attention_flops(step(outputs, {}, ("batch", "height", None, None))) == flops
     stock = {f"mha/_{name}_dense/kernel": (32, 4, 8) for name in ("query", "key", "value")}
     tokens = LayerInput("x", (8, 5, 32))
     layer = LayerOutput("mha", "MultiHeadAttention", (8, 5, 32), "float32", (tokens, tokens))
@@ -152,6 +160,17 @@ def test_attentions_scores_and_their_product_with_the_values_are_counted() -> No
     made = step([layer], stock, ("batch", None, None, None))
     # Nothing before it is trained, so that its projections have no gradient of their input.
     assert layer_flops(made, layer) == 2 * 2 * projections + 3 * 2 * 2 * (4 * 4 * 5 * 5 * 8)
+
+
+def test_all_outputs_of_a_call_but_its_first_with_the_examples_are_extra() -> None:
+    def arrays(tree: Any) -> list[np.ndarray[Any, Any]]:
+        return [tree] if isinstance(tree, np.ndarray) else [array for part in tree for array in arrays(part)]
+
+    notes = Outputs({}, arrays)
+    x = np.zeros((4, 8))
+    notes.begin(x)
+    notes.recorded(SimpleNamespace(name="head"), lambda x: (np.zeros(()), x + 1, x @ x.T))(x)
+    assert [output.is_extra for output in notes.found] == [False, False, True]
 
 
 def test_variables_without_gradients_are_not_reduced() -> None:
