@@ -128,7 +128,7 @@ BUDGET = {
     "model": 4_105,
     "task": 4_215,
     "layout": 2_055,
-    "data": 6_320,
+    "data": 6_325,
     "config": 3_710,
     "host": 1_050,
     "files": 1_225,
