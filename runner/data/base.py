@@ -77,8 +77,8 @@ class Draw:
 class DataSource:
     """Random access to examples.
 
-    A source has `specs` and `size`, and one of `read` and `example`, each of which is by default made of the other. One
-    that wraps another passes on what else it should keep: names, order, whole columns.
+    A source has `specs` and `size`, and one of `read` and `example`, each of which is by default made of the other.
+    One that wraps another passes on what else it should keep: names, order, whole columns.
     """
 
     # For types only: a dataclass would take a real property for the default of its field of that name.
