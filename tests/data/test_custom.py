@@ -307,10 +307,12 @@ def test_batches_of_an_own_class_are_read_as_examples_if_they_can_be_told(
 
 
 def test_entries_that_may_be_batches_or_examples_are_rejected_where_an_example_has_one_target(inside: str) -> None:
-    with pytest.raises(
-        DataError, match=r"Own: its entries may be batches or examples \(x \[8, 3\], label \[8\]\); join"
-    ):
+    said = r"Own: its entries may be batches or examples \(x \[8, 3\], label \[8\]\); join"
+    with pytest.raises(DataError, match=f"^{inside}.{said}"):
         opened(inside, "Own")
+    parts = [{"name": "custom", "_target_": f"{inside}.{name}"} for name in ("Named", "Own")]
+    with pytest.raises(DataError, match=rf"^dataset.parts\[1\], {inside}.{said}"):
+        load(DatasetConfig("mixture", parts=parts))
     config = DatasetConfig("custom", target=f"{inside}.Own", test="train")
     assert load(config, task=TaskConfig("positions")).specs["label"].shape == (8,)
     for name in ("Named", "Masks"):

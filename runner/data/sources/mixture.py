@@ -14,12 +14,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from runner.config.schema_data import DatasetConfig
+from runner.config.schema_data import BYTES, DatasetConfig
 from runner.data import registry
 from runner.data.base import Dataset, DataSource, Draw, Encoding, FullDataset, Rows, TextSize
 from runner.data.encode import check_same_specs
 from runner.data.parts import Part, describe, in_part, parts_of
 from runner.data.selection import Selection, make_dataset
+from runner.data.sources import text
 from runner.errors import invalid
 
 # In the third place of the entropy of a part's order. The orders of whole splits have none there, and the draws of
@@ -96,7 +97,7 @@ class Mixture(Selection):
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Loads all parts: train is mixed by the weights, the other splits have every example of the parts' own once."""
     parts = parts_of(config)
-    datasets = _load_parts(parts, encoding)
+    datasets, doubt = _load_parts(parts, encoding)
     first = datasets[0]
     first_name = f"{parts[0].key} ({parts[0].name})"
     for part, dataset in zip(parts, datasets, strict=True):
@@ -120,20 +121,30 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         encoding=replace(encoding or Encoding(), categories=encoded.categories, vocabulary=encoded.vocabulary),
         about={"train": f"a mixture: {describe(parts)}"},
         texts=_texts(datasets),
+        doubt=doubt,
     )
 
 
-def _load_parts(parts: Sequence[Part], encoding: Encoding | None) -> list[Dataset]:
+def _load_parts(parts: Sequence[Part], encoding: Encoding | None) -> tuple[list[Dataset], str]:
+    """Returns the data of each part, and the first doubt of a part, see FullDataset; empty: no part has one."""
     datasets: list[Dataset] = []
+    doubt = ""
+    tokenizers = set[str]()
     for part in parts:
         with in_part(part.key):
+            # Before the text is encoded, which may take long. With a recorded run, each part is compared with that.
+            if encoding is None and registry.is_text(part.config):
+                tokenizers.add(text.vocabulary_of(part.config).sha256)
+                if len(tokenizers) > 1:
+                    problem = "all parts need one tokenizer and end_token, but an earlier part has another"
+                    fix = "set the same two in all parts"
+                    raise invalid("dataset.tokenizer", part.config.tokenizer or BYTES, problem=problem, fix=fix)
             full = registry.entry(part.config).load(part.config, encoding)
             # The seed chooses held-out examples, which a part has none of.
             datasets.append(make_dataset(full, part.config, seed=0))
-        if encoding is None:
-            # All texts need the tokenizer of the first part. Categories are compared by the caller.
-            encoding = Encoding(vocabulary=datasets[0].encoding.vocabulary)
-    return datasets
+        if full.doubt and not doubt:
+            doubt = f"{part.key}, {full.doubt}"
+    return datasets, doubt
 
 
 def _whole(source: DataSource) -> tuple[DataSource, Rows]:

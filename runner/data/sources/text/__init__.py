@@ -73,7 +73,7 @@ def folder(config: DatasetConfig) -> Path:
 def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
     """Encodes a text if it is not encoded yet, and cuts it into sequences."""
     content = _digest(corpus)
-    vocabulary = _vocabulary(config, encoding)
+    vocabulary = vocabulary_of(config, encoding)
     try:
         stored = store.tokens(folder(config), content, vocabulary, lambda: _pieces(corpus, content))
     except EncodingError as error:
@@ -139,7 +139,8 @@ def _pieces(corpus: Corpus, content: str) -> Pieces:
         raise DataError(f"{corpus.source}: a file was changed while it was read; start again")
 
 
-def _vocabulary(config: DatasetConfig, encoding: Encoding | None) -> Vocabulary:
+def vocabulary_of(config: DatasetConfig, encoding: Encoding | None = None) -> Vocabulary:
+    """Returns the tokens of a config's text, or those of a recorded run, which the config must agree with."""
     kind = config.tokenizer or BYTES
     if encoding is not None and encoding.vocabulary is not None:
         return _recorded_vocabulary(config, encoding.vocabulary)
