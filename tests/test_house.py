@@ -128,8 +128,8 @@ BUDGET = {
     "model": 4_105,
     "task": 4_215,
     "layout": 2_055,
-    "data": 6_325,
-    "config": 3_710,
+    "data": 6_335,
+    "config": 3_720,
     "host": 1_050,
     "files": 1_225,
 }

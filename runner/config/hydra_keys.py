@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from hydra.core.override_parser.types import Override
 
 from runner.config.locations import is_root
+from runner.config.search_path import FOLDERS_KEY, sets_folders
 from runner.errors import ConfigError, invalid
 
 
@@ -51,7 +52,7 @@ def _callback_problem(value: object) -> str | None:
 # Keys of Hydra that have an effect here, with those below them and the groups of these names. Hydra would take any
 # other, ignore it, and record it as if it had been applied.
 _ACCEPTED = (
-    *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir", "hydra.searchpath"),
+    *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir", FOLDERS_KEY),
     *("hydra.mode", "hydra.verbose", "hydra.job.name", "hydra.job.chdir", "hydra.job.env_set"),
     *("hydra.launcher", "hydra.sweeper", "hydra.callbacks", "hydra.help", "hydra.job_logging", "hydra.hydra_logging"),
 )
@@ -64,7 +65,7 @@ _TESTS = {
     "hydra.sweep.subdir": (_folder_problem, "'${hydra.job.num}'"),
     "hydra.output_subdir": (subfolder_problem, ".hydra"),
     _CALLBACK: (_callback_problem, "{_target_:package.module.Class}"),
-    "hydra.searchpath": (_searchpath_problem, "[file://<the whole path of a folder that exists>]"),
+    FOLDERS_KEY: (_searchpath_problem, "[file://<the whole path of a folder that exists>]"),
 }
 
 
@@ -77,6 +78,8 @@ def check(text: str, override: Override, *, is_multirun: bool) -> None:
     if not any(f"{dotted}.".startswith(f"{accepted}.") for accepted in _ACCEPTED):
         unknown = "unknown key of Hydra, or one that can't be set here"
         raise ConfigError(f"{text}: {unknown}; remove it, or set one of {', '.join(_ACCEPTED)}")
+    if key == FOLDERS_KEY and not sets_folders(text):
+        raise ConfigError(f"{text}: is no search path for Hydra; set {FOLDERS_KEY}={override.get_value_string()}")
     found = _TESTS.get(_CALLBACK if key.startswith(_CALLBACK) else key)
     if key == "hydra.mode" and is_multirun:
         # The only value that agrees with -m.

@@ -7,7 +7,7 @@ import shlex
 from hydra.core.hydra_config import HydraConfig
 
 from runner.config.convert import as_typed
-from runner.config.search_path import FOLDER_FLAG, FOLDERS_KEY, NAME_FLAG, PRIMARY, named_folder, relative_to_project
+from runner.config.search_path import FOLDER_FLAG, NAME_FLAG, PRIMARY, named_folder, relative_to_project, sets_folders
 from runner.host import session
 
 
@@ -35,7 +35,7 @@ def composed_with() -> list[str]:
     if name != PRIMARY:
         arguments.append(f"{NAME_FLAG}={name}")
     for override in as_typed(hydra.overrides.hydra):
-        if override.startswith(f"{FOLDERS_KEY}="):
+        if sets_folders(override):
             arguments.append(relative_to_project(override))
     return arguments
 

@@ -1,6 +1,6 @@
-"""Search path of config options: the user's own folders first, then the program's.
+"""Search path of config options: the user's own folders first, then the program's, then those of `hydra.searchpath`.
 
-The user's folders are that of `--config-dir` and `conf` in the current directory. An own option hides the built-in one
+The user's folders are that of `--config-dir` and `conf` in the current directory. Their options hide built-in ones
 of the same name, except for `config.yaml`: the groups that a run consists of are the program's. The plugin
 `hydra_plugins.runner_sweep` sets this path in Hydra.
 
@@ -75,10 +75,15 @@ def named_folder(arguments: Sequence[str]) -> Path | None:
     return Path(named).absolute() if named else None
 
 
+def sets_folders(argument: str) -> bool:
+    """Returns whether an argument sets Hydra's search path, which `+` and `++` before the key do not."""
+    return argument.startswith(f"{FOLDERS_KEY}=")
+
+
 def relative_to_project(argument: str) -> str:
     """Returns a value of FOLDER_FLAG, or an override of FOLDERS_KEY, with a folder of the project relative to that."""
     root = paths.project_root()
-    if argument.startswith(f"{FOLDERS_KEY}="):
+    if sets_folders(argument):
         return argument.replace(f"file://{root}/", "file://")
     path = Path(argument)
     if path.is_absolute() and path.is_relative_to(root):
@@ -87,10 +92,10 @@ def relative_to_project(argument: str) -> str:
 
 
 def folders() -> list[Path]:
-    """Returns every folder of options on this machine; the first wins."""
+    """Returns the user's folders, the program's and those of FOLDERS_KEY without `pkg://` entries; the first wins."""
     found = [*user_folders(), paths.conf_dir()]
     for argument in session.current().arguments:
-        if argument.lstrip("+").startswith(f"{FOLDERS_KEY}="):
+        if sets_folders(argument):
             found += map(Path, _FILE.findall(argument))
             # Of several such overrides, Hydra takes the first.
             break
@@ -121,6 +126,8 @@ def file_of(config: str) -> Path:
 
 def content_of(config: str) -> dict[str, Any]:
     """Returns the keys of an option, such as `model/mlp`, and those that it shares, with interpolations unresolved.
+
+    Only top-level keys are merged, and the option's own win; Hydra also merges mappings that both files have.
 
     Raises:
       OSError: there is no such file.

@@ -118,7 +118,10 @@ ENGINES: Mapping[str, EngineEntry] = {
 
 def distributions() -> tuple[str, ...]:
     """Returns the distributions of all engines' libraries, each once."""
-    return tuple(dict.fromkeys(name for entry in ENGINES.values() for name in entry.distributions))
+    names: dict[str, None] = {}
+    for entry in ENGINES.values():
+        names |= dict.fromkeys(entry.distributions)
+    return tuple(names)
 
 
 def check_installed(name: str) -> None:
