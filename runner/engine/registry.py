@@ -118,10 +118,7 @@ ENGINES: Mapping[str, EngineEntry] = {
 
 def distributions() -> tuple[str, ...]:
     """Returns the distributions of all engines' libraries, each once."""
-    names: dict[str, None] = {}
-    for entry in ENGINES.values():
-        names |= dict.fromkeys(entry.distributions)
-    return tuple(names)
+    return tuple(dict.fromkeys(name for entry in ENGINES.values() for name in entry.distributions))
 
 
 def check_installed(name: str) -> None:

@@ -117,10 +117,8 @@ def entries(config: TaskConfig) -> list[TaskEntry]:
 
 def compares_rows(config: TaskConfig) -> bool:
     """Returns whether the loss, or that of an output, compares the rows of the whole global batch."""
-    for judging in (config, *output_tasks(config).values()):
-        if judging.options.get("whole_batch"):
-            return True
-    return entry(config).of_model
+    judging = (config, *output_tasks(config).values())
+    return entry(config).of_model or any(task.options.get("whole_batch") for task in judging)
 
 
 def key_of(config: TaskConfig) -> str:

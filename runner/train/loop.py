@@ -365,7 +365,7 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
         taken, evaluation = recorder.evaluations[-1]
     else:
         # With early stopping the result is the best state, so the run has failed if that is lost.
-        taken, evaluation = _take_best(training, training.best)
+        taken, evaluation = _take_best(training, best)
         unsaved = unsaved or best_unsaved
     is_resumed = start is not None and start.step == training.step
     is_stopped = training.step < training.length.total and training.objective is None
@@ -392,15 +392,15 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
     )
 
 
-def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluation]:
+def _take_best(training: _Training, best: tuple[int, float] | None) -> tuple[int, Evaluation]:
     """Loads the best weights that are available into the engine; returns their step and their evaluation.
 
-    Those are the best checkpoint's, or the last ones. A line says so if they are not of the best evaluation.
+    Those are the best checkpoint's, or the last ones. A line says so if they are not of the best evaluation, whose
+    step and value `best` has.
     """
     notify = training.hooks.notify
     evaluations = dict(training.recorder.evaluations)
     last = training.recorder.evaluations[-1]
-    best = stopping.best(objective, training.recorder.history.measured())
     if best is None:
         return last
     best_step, _ = best

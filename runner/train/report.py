@@ -36,9 +36,8 @@ else:
     # Imports the slow parts of MLflow, which only the end of a tracked run needs.
     log = late("runner.train.export.log")
 
-# Rows from which the logged model gets its input example and the types of its columns.
+# Rows from which the logged model gets its input example.
 _EXAMPLE_ROWS = 2
-_TABLE_ROWS = 1000
 Writer = Callable[[Path], object]
 # (step, values by name)
 Points = Sequence[tuple[int, Mapping[str, float]]]
@@ -73,9 +72,7 @@ class Outcome:
     def examples(self) -> dict[str, Array]:
         """Returns the first examples (n, ...) of the reported split by array, not standardized."""
         source = self.splits.reported.source
-        # Of a table enough that integers are told from other numbers; of images as few as an example has.
-        count = _TABLE_ROWS if self.encoding.mean else _EXAMPLE_ROWS
-        return self.served.raw(source.read(np.arange(min(count, source.size))))
+        return self.served.raw(source.read(np.arange(min(_EXAMPLE_ROWS, source.size))))
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
