@@ -149,13 +149,11 @@ def begin(
 
     def register() -> list[Any]:
         lasting: dict[str, Any] = {}
-        own_name = name
         if resumed is not None:
             # A copied folder keeps its name, and a copied run stays one of its tracking store.
-            root = resumed.folder.parent
             run_id = resumed.id
             is_tracked = resumed.tracking_id is not None
-            own_name = resumed.folder.name
+            own_folder = resumed.folder
             lasting = {key: resumed.record[key] for key in ("origin", NAME, runs.RUN_NAME) if key in resumed.record}
             if previous is not None and previous.repeats_steps:
                 lasting[runs.WENT_BACK] = True
@@ -174,9 +172,9 @@ def begin(
                     run_id += f"-{random_part()}"  # an earlier run that was not tracked had the same hydra.run.dir
                 # Locked before it can be found.
                 locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
+            own_folder = root / (name or run_id)
         if tracker.run_name:
             lasting[runs.RUN_NAME] = tracker.run_name
-        own_folder = root / (own_name or run_id)
         # Locks may not reach everywhere: another process may have begun the run since it was looked for.
         there = runs.begun(own_folder)
         attempts: list[dict[str, Any]] = []
