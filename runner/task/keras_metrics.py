@@ -17,7 +17,7 @@ import numpy as np
 from runner import arrays
 from runner.arrays import Arrays, Tensor
 from runner.data.base import Array
-from runner.errors import ConfigError, did_you_mean, invalid, listed
+from runner.errors import ConfigError, did_you_mean, in_one_line, invalid, listed
 from runner.task.metrics import LOSS_NAME, MAXIMIZE, MINIMIZE
 
 KEY = "task.metrics"
@@ -25,22 +25,24 @@ KEY = "task.metrics"
 _PREFIX = "keras "
 # A metric's name is a part of a logged name, such as `eval/auc`, and of a key of the config.
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
-# Metrics of 0 and 1, not of probabilities, without those that count outputs.
-_OF_LABELS_ALONE = ("BinaryAccuracy", "F1Score", "FBetaScore", "MeanIoU", "OneHotMeanIoU", "IoU", "OneHotIoU")
 # Arguments of Keras's classes that the task sets itself.
 _SET_BY_TASK = ("axis", "dtype", "from_logits", "num_classes", "num_labels", "sparse_y_pred", "sparse_y_true")
 
-# What targets are, and so which metrics fit: one class of several, 0 or 1 per label, numbers, or numbers that are
-# probabilities.
+# What targets are: one class of several (one-hot), 0 or 1 per label, numbers, or numbers that are probabilities.
 CLASSES = "classes"
 LABELS = "labels"
 NUMBERS = "numbers"
 PROBABILITIES = "probabilities"
+# Which of them fit metrics of whole vectors, of single numbers, of outputs that are each positive or negative, of one
+# class or a distribution over all, and of independent labels.
 _OF_ERRORS = (CLASSES, LABELS, NUMBERS, PROBABILITIES)
 _OF_NUMBERS = (NUMBERS, PROBABILITIES)
 _OF_FLAGS = (CLASSES, LABELS, PROBABILITIES)
 _OF_CLASSES = (CLASSES, PROBABILITIES)
 _OF_LABELS = (LABELS, PROBABILITIES)
+# Arguments of `update_state` that are the index of a class, not a vector.
+_TARGET = ("y_true",)
+_BOTH = ("y_true", "y_pred")
 
 
 @dataclass(frozen=True)
@@ -52,43 +54,56 @@ class Kind:
       direction: the better one.
       targets: kinds of targets that it fits.
       counts: it counts single outputs, and so has a weight for each.
+      takes_flags: its targets must be 0 and 1, so they are `Compared.label`, if there are any.
+      indices: the arguments that are the index of a class, not a vector.
+      options: options that the task sets: num_classes; from_logits, for a metric that can compare logits.
+      per_class: by default, Keras returns a value per class, and only the largest output is positive.
+      is_binary: its classes are 0 and 1 of each output, so its class ids are not the task's. It needs weights of the
+        outputs' shape, as it doesn't broadcast them.
     """
 
     name: str
     direction: str
     targets: tuple[str, ...]
     counts: bool = False
+    takes_flags: bool = False
+    indices: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    per_class: bool = False
+    is_binary: bool = False
 
 
 # What is not here: R2Score, whose float32 sums about zero lose the variance of large numbers. task=regression has r2.
 KINDS: Mapping[str, Kind] = {
     "Accuracy": Kind("accuracy", MAXIMIZE, _OF_NUMBERS),
-    "BinaryAccuracy": Kind("binary_accuracy", MAXIMIZE, _OF_LABELS),
+    "BinaryAccuracy": Kind("binary_accuracy", MAXIMIZE, _OF_LABELS, takes_flags=True),
     "CategoricalAccuracy": Kind("categorical_accuracy", MAXIMIZE, _OF_CLASSES),
-    "SparseCategoricalAccuracy": Kind("sparse_categorical_accuracy", MAXIMIZE, (CLASSES,)),
+    "SparseCategoricalAccuracy": Kind("sparse_categorical_accuracy", MAXIMIZE, (CLASSES,), indices=_TARGET),
     "TopKCategoricalAccuracy": Kind("top_k_categorical_accuracy", MAXIMIZE, _OF_CLASSES),
-    "SparseTopKCategoricalAccuracy": Kind("sparse_top_k_categorical_accuracy", MAXIMIZE, (CLASSES,)),
-    "AUC": Kind("auc", MAXIMIZE, _OF_FLAGS, counts=True),
-    "Precision": Kind("precision", MAXIMIZE, _OF_FLAGS, counts=True),
-    "Recall": Kind("recall", MAXIMIZE, _OF_FLAGS, counts=True),
-    "TruePositives": Kind("true_positives", MAXIMIZE, _OF_FLAGS, counts=True),
-    "FalsePositives": Kind("false_positives", MINIMIZE, _OF_FLAGS, counts=True),
-    "TrueNegatives": Kind("true_negatives", MAXIMIZE, _OF_FLAGS, counts=True),
-    "FalseNegatives": Kind("false_negatives", MINIMIZE, _OF_FLAGS, counts=True),
-    "SensitivityAtSpecificity": Kind("sensitivity_at_specificity", MAXIMIZE, _OF_FLAGS, counts=True),
-    "SpecificityAtSensitivity": Kind("specificity_at_sensitivity", MAXIMIZE, _OF_FLAGS, counts=True),
-    "PrecisionAtRecall": Kind("precision_at_recall", MAXIMIZE, _OF_FLAGS, counts=True),
-    "RecallAtPrecision": Kind("recall_at_precision", MAXIMIZE, _OF_FLAGS, counts=True),
-    "F1Score": Kind("f1_score", MAXIMIZE, _OF_FLAGS),
-    "FBetaScore": Kind("fbeta_score", MAXIMIZE, _OF_FLAGS),
-    "MeanIoU": Kind("mean_io_u", MAXIMIZE, (CLASSES,)),
-    "OneHotMeanIoU": Kind("one_hot_mean_io_u", MAXIMIZE, _OF_CLASSES),
-    "IoU": Kind("io_u", MAXIMIZE, (CLASSES,)),
-    "OneHotIoU": Kind("one_hot_io_u", MAXIMIZE, _OF_CLASSES),
-    "BinaryIoU": Kind("binary_io_u", MAXIMIZE, _OF_LABELS, counts=True),
-    "BinaryCrossentropy": Kind("binary_crossentropy", MINIMIZE, _OF_LABELS),
-    "CategoricalCrossentropy": Kind("categorical_crossentropy", MINIMIZE, _OF_CLASSES),
-    "SparseCategoricalCrossentropy": Kind("sparse_categorical_crossentropy", MINIMIZE, (CLASSES,)),
+    "SparseTopKCategoricalAccuracy": Kind("sparse_top_k_categorical_accuracy", MAXIMIZE, (CLASSES,), indices=_TARGET),
+    "AUC": Kind("auc", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "Precision": Kind("precision", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "Recall": Kind("recall", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "TruePositives": Kind("true_positives", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "FalsePositives": Kind("false_positives", MINIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "TrueNegatives": Kind("true_negatives", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "FalseNegatives": Kind("false_negatives", MINIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "SensitivityAtSpecificity": Kind("sensitivity_at_specificity", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "SpecificityAtSensitivity": Kind("specificity_at_sensitivity", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "PrecisionAtRecall": Kind("precision_at_recall", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "RecallAtPrecision": Kind("recall_at_precision", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
+    "F1Score": Kind("f1_score", MAXIMIZE, _OF_FLAGS, takes_flags=True, per_class=True),
+    "FBetaScore": Kind("fbeta_score", MAXIMIZE, _OF_FLAGS, takes_flags=True, per_class=True),
+    "MeanIoU": Kind("mean_io_u", MAXIMIZE, (CLASSES,), takes_flags=True, indices=_BOTH, options=("num_classes",)),
+    "OneHotMeanIoU": Kind("one_hot_mean_io_u", MAXIMIZE, _OF_CLASSES, takes_flags=True, options=("num_classes",)),
+    "IoU": Kind("io_u", MAXIMIZE, (CLASSES,), takes_flags=True, indices=_BOTH, options=("num_classes",)),
+    "OneHotIoU": Kind("one_hot_io_u", MAXIMIZE, _OF_CLASSES, takes_flags=True, options=("num_classes",)),
+    "BinaryIoU": Kind("binary_io_u", MAXIMIZE, _OF_LABELS, counts=True, takes_flags=True, is_binary=True),
+    "BinaryCrossentropy": Kind("binary_crossentropy", MINIMIZE, _OF_LABELS, options=("from_logits",)),
+    "CategoricalCrossentropy": Kind("categorical_crossentropy", MINIMIZE, _OF_CLASSES, options=("from_logits",)),
+    "SparseCategoricalCrossentropy": Kind(
+        "sparse_categorical_crossentropy", MINIMIZE, (CLASSES,), indices=_TARGET, options=("from_logits",)
+    ),
     "MeanSquaredError": Kind("mean_squared_error", MINIMIZE, _OF_ERRORS),
     "RootMeanSquaredError": Kind("root_mean_squared_error", MINIMIZE, _OF_ERRORS),
     "MeanAbsoluteError": Kind("mean_absolute_error", MINIMIZE, _OF_ERRORS),
@@ -124,15 +139,6 @@ class Compared:
     logits: Tensor | None = None
     example_weight: Tensor | None = None
 
-    def weights(self, ops: Arrays, *, by_example_weight: bool) -> Tensor:
-        """Returns the weight (B, ...) of each vector, perhaps times that of its example."""
-        if not by_example_weight or self.example_weight is None:
-            return self.weight
-        factor = self.example_weight
-        for _ in range(len(self.weight.shape) - 1):
-            factor = ops.expand_dims(factor, -1)
-        return self.weight * factor
-
 
 @dataclass(frozen=True)
 class Requested:
@@ -157,6 +163,8 @@ def requested(setting: Any, targets: str, own: Collection[str]) -> list[Requeste
 
     Args:
       setting: `task.metrics`: a list of names, or of mappings from a name to options; None: none.
+      targets: what the task's targets are, such as CLASSES.
+      own: names in logs of the metrics that the task always has.
 
     Raises:
       ConfigError: an unknown metric, one that does not fit the task, or two metrics of one name.
@@ -197,8 +205,7 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str) -> Requested:
     weighted = options.pop("weighted", False)
     if not isinstance(weighted, bool):
         raise invalid(f"{KEY}.{kind}.weighted", weighted, problem="must be true or false", fix="set one of these")
-    if kind in ("F1Score", "FBetaScore"):
-        # Keras's default is one number per class.
+    if KINDS[kind].per_class:
         options = {"average": "macro", **options}
     return Requested(kind, options, name, weighted)
 
@@ -226,10 +233,10 @@ class KerasMetrics:
                 problem = "needs weights of the examples"
                 fix = "set task.example_weight, or remove it"
                 raise invalid(f"{metric.key}.weighted", True, problem=problem, fix=fix)
-            if metric.kind in ("F1Score", "FBetaScore") and metric.options.get("threshold") is None and size == 1:
+            if KINDS[metric.kind].per_class and metric.options.get("threshold") is None and size == 1:
                 problem = "the largest output is always positive, as there is one column"
                 raise invalid(f"{metric.key}.threshold", None, problem=problem, fix="set a threshold, such as 0.5")
-            if metric.kind != "BinaryIoU":
+            if not KINDS[metric.kind].is_binary:
                 _check_class_ids(metric, size)
 
     def totals(self, ops: Arrays, compare: Callable[[], Compared]) -> dict[str, Tensor]:
@@ -243,9 +250,8 @@ class KerasMetrics:
         totals = {}
         for metric, instance in zip(self._requested, self._made, strict=True):
             state = [np.zeros(variable.shape, variable.dtype) for variable in instance.variables]
-            weight = compared.weights(ops, by_example_weight=metric.weighted)
             try:
-                state = instance.stateless_update_state(state, **_arguments(ops, metric.kind, compared, weight))
+                state = instance.stateless_update_state(state, **_arguments(ops, metric, compared))
             except (TypeError, ValueError) as error:
                 raise _rejected(metric, error) from error
             for index, value in enumerate(state):
@@ -285,26 +291,17 @@ def _sum_name(metric: Requested, index: int) -> str:
 
 
 def _instance(keras: ModuleType, metric: Requested, size: int, has_logits: bool) -> Any:
-    options = dict(metric.options)
-    kind = metric.kind
-    if "IoU" in kind:
-        # Its default is int, which drops fractions of weights.
-        options["dtype"] = "float32"
-    if "IoU" in kind and kind != "BinaryIoU":
-        options["num_classes"] = size
-    if kind == "AUC" and options.get("multi_label"):
-        options["num_labels"] = size
-    if kind.endswith("Crossentropy"):
-        options["from_logits"] = has_logits
+    set_by_task = {"num_classes": size, "from_logits": has_logits}
+    options = {name: set_by_task[name] for name in KINDS[metric.kind].options}
     zeros = np.zeros((1, size), np.float32)
-    weight = np.zeros(1, np.float32)
-    compared = Compared(zeros, zeros, weight, logits=zeros if has_logits else None)
+    compared = Compared(zeros, zeros, np.zeros(1, np.float32), logits=zeros if has_logits else None)
     try:
         # Not in a program that is compiled, whose values could not be variables.
         with importlib.import_module("jax").ensure_compile_time_eval():
-            instance = getattr(keras.metrics, kind)(**options)
+            # The default dtype of an IoU is int, which drops fractions of weights.
+            instance = getattr(keras.metrics, metric.kind)(**metric.options, **options, dtype="float32")
             # Some classes make their variables at their first batch.
-            instance.update_state(**_arguments(arrays.of(np), kind, compared, weight))
+            instance.update_state(**_arguments(arrays.of(np), metric, compared))
             found = np.size(instance.result())
     except (AttributeError, TypeError, ValueError) as error:
         raise _rejected(metric, error) from error
@@ -314,31 +311,34 @@ def _instance(keras: ModuleType, metric: Requested, size: int, has_logits: bool)
 
 
 def _rejected(metric: Requested, error: Exception) -> ConfigError:
-    problem = f"Keras rejects it: {str(error).strip().splitlines()[0]}"
+    first_line, _, _ = str(error).strip().partition("\n")
+    problem = f"Keras rejects it: {in_one_line(first_line) or type(error).__name__}"
     return invalid(KEY, {metric.kind: dict(metric.options)}, problem=problem, fix="see keras.io/api/metrics")
 
 
-def _arguments(ops: Arrays, kind: str, compared: Compared, weight: Tensor) -> dict[str, Tensor]:
+def _arguments(ops: Arrays, metric: Requested, compared: Compared) -> dict[str, Tensor]:
+    known = KINDS[metric.kind]
     target = compared.target
-    prediction = compared.prediction
-    if compared.label is not None and (KINDS[kind].counts or kind in _OF_LABELS_ALONE):
+    if compared.label is not None and known.takes_flags:
         target = compared.label
-    if compared.logits is not None and kind.endswith("Crossentropy"):
+    prediction = compared.prediction
+    if compared.logits is not None and "from_logits" in known.options:
         prediction = compared.logits
+    weight = compared.weight
+    if compared.example_weight is not None and metric.weighted:
+        positions = [1] * (len(weight.shape) - 1)
+        weight = weight * ops.reshape(compared.example_weight, (-1, *positions))
     size = int(target.shape[-1])
     flat_weight = ops.reshape(weight, (-1,))
-    flat_target = ops.reshape(target, (-1, size))
     # Selected first: the outputs for padding may be NaN, and NaN * 0 is NaN.
     is_counted = ops.greater(ops.expand_dims(flat_weight, -1), 0.0)
     flat_prediction = ops.reshape(prediction, (-1, size))
     flat_prediction = ops.where(is_counted, flat_prediction, ops.zeros_like(flat_prediction))
-    if kind.startswith("Sparse"):
-        flat_target = ops.argmax(flat_target, -1)
-    if kind in ("MeanIoU", "IoU"):
-        flat_target = ops.argmax(flat_target, -1)
-        flat_prediction = ops.argmax(flat_prediction, -1)
-    if KINDS[kind].counts:
+    if known.counts:
         flat_weight = ops.expand_dims(flat_weight, -1)
-    if kind == "BinaryIoU":
+    if known.is_binary:
         flat_weight = flat_weight * ops.ones_like(flat_prediction)
-    return {"y_true": flat_target, "y_pred": flat_prediction, "sample_weight": flat_weight}
+    arguments = {"y_true": ops.reshape(target, (-1, size)), "y_pred": flat_prediction, "sample_weight": flat_weight}
+    for name in known.indices:
+        arguments[name] = ops.argmax(arguments[name], -1)
+    return arguments
