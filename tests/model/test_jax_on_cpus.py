@@ -54,8 +54,11 @@ def normalized(layer):
     def loss(trained, x):
         y, new = layer.stateless_call(trained, kept, x, training=True)
         return (y * g).sum(), new
-    step = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True), in_shardings=(whole, split))
-    return jax.tree.leaves(step(trained, x)), step.lower(trained, x).compile().as_text().count(" all-reduce(")
+    gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)
+    step = jax.jit(gradients, in_shardings=(whole, split))
+    second = jax.jvp(lambda x: gradients(trained, x)[1], (x,), (g,))
+    found = step(trained, x), second
+    return jax.tree.leaves(found), step.lower(trained, x).compile().as_text().count(" all-reduce(")
 class Stock(keras.layers.BatchNormalization):
     "Is not adopted."
 (expected, count), (got, own_count) = normalized(Stock()), normalized(keras.layers.BatchNormalization())
@@ -83,4 +86,4 @@ def test_an_image_is_dilated_only_if_the_strides_do_not_divide_the_kernel(found:
 def test_batch_normalization_is_that_of_keras_with_a_collective_less(found: list[Any]) -> None:
     saved, worst = found[1]
     assert saved == 1
-    assert worst < 1e-6, "float32 sums of 72 pixels, in another order"
+    assert worst < 1e-5, "float32 sums of 72 pixels, in another order, and their derivatives by the input"

@@ -58,22 +58,27 @@ class Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
         return convolution(inputs, w, tuple(self.strides), self.padding.upper())
 
 
-class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch normalization whose gradient has a collective less on a mesh.
+class BatchNormalization(private.BatchNormalization):
+    """Batch normalization whose gradient has a collective less on a mesh."""
 
-    The method is private: a Keras without it computes the same, slower.
-    """
+    def moments(self, x: jax.Array) -> Two:
+        """Returns mean and variance of each channel."""
+        axes = tuple(dim for dim in range(x.ndim) if dim != self.axis % x.ndim)
+        mean = jnp.mean(x, axes, keepdims=True)
+        return jnp.squeeze(mean, axes), _variance(axes, x, mean)
 
-    def _moments(self, inputs: jax.Array, mask: jax.Array | None) -> Two:
-        if mask is not None:
-            masked: Two = super()._moments(inputs, mask)
-            return masked
-        axes = self._reduction_axes
-        mean = jnp.mean(inputs, axes, keepdims=True)
-        # The variance's gradient by the mean is the sum of what the examples differ from the mean by, 0. JAX would
-        # compute that sum, over all devices.
-        variance = jnp.mean(jnp.square(inputs - lax.stop_gradient(mean)), axes)
-        return jnp.squeeze(mean, axes), variance
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _variance(axes: tuple[int, ...], x: jax.Array, mean: jax.Array) -> jax.Array:
+    return jnp.mean(jnp.square(x - mean), axes)
+
+
+@_variance.defjvp  # type: ignore[untyped-decorator]
+def _variance_tangent(axes: tuple[int, ...], primals: Two, tangents: Two) -> Two:
+    x, mean = primals
+    # The derivative by the mean is 0, the sum of what the examples differ from it by: JAX would compute it, over all
+    # devices. This rule leaves it out. With `stop_gradient` second derivatives would be wrong.
+    return _variance(axes, x, mean), jnp.mean(2 * (x - mean) * tangents[0], axes)
 
 
 _FAST = {keras.layers.Conv2D: Conv2D, keras.layers.BatchNormalization: BatchNormalization}
