@@ -1,7 +1,8 @@
 # ruff: noqa: D102 - a source overrides what FileConfigSource documents
 """Hydra plugins of the runner: the user's folders of options.
 
-Hydra imports this module with every command, so it imports nothing heavy.
+Hydra finds plugins as the classes of the modules in this folder. It imports this one with every command, so it imports
+nothing heavy.
 """
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource

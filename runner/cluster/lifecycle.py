@@ -56,6 +56,7 @@ def explained() -> Iterator[None]:
     except (ProcessError, ConfigError, TrackingError):
         raise
     except Exception as error:
+        # Asked now: a process may have joined inside.
         member = current()
         if not isinstance(member, Member):
             raise

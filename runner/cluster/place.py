@@ -84,7 +84,7 @@ def find(config: ClusterConfig) -> Place | None:
         if launched is None or launched.count == 1:
             return None
         return launched
-    place = _given(config)
+    place = _with_count(config)
     # Keys of the config replace what the scheduler gives.
     if config.index is not None:
         place = replace(place, index=config.index)
@@ -110,7 +110,7 @@ def count(config: ClusterConfig) -> int:
         return 1
     if config.processes is not None:
         return config.processes
-    return _given(config).count
+    return _with_count(config).count
 
 
 def has_launcher(config: ClusterConfig) -> bool:
@@ -118,7 +118,7 @@ def has_launcher(config: ClusterConfig) -> bool:
     return config.name == "local" and count(config) > 1
 
 
-def _given(config: ClusterConfig) -> Place:
+def _with_count(config: ClusterConfig) -> Place:
     """Returns the scheduler's place, if any, with the number of processes; a ConfigError if nothing gives that."""
     found = None
     if config.name == "auto":

@@ -35,7 +35,7 @@ Test = Callable[[Any], str | None]
 
 
 def valid_if(is_valid: Callable[[Any], object], problem: str) -> Test:
-    """Returns a test with one problem, of values for which `is_valid` returns False, 0 or an empty string."""
+    """Returns a test with one problem, of values for which `is_valid` returns False, 0, None or an empty string."""
 
     def test(value: Any) -> str | None:
         if is_valid(value):
@@ -132,7 +132,7 @@ def as_text(value: float) -> str:
 
 
 def _declare(default: Value, constraint: Constraint) -> Value:
-    """Returns a dataclass's field, which has the type of its value, as that of `dataclasses.field`."""
+    """Returns a dataclass's field, without a default where that is MISSING; its type is that of its value."""
     metadata = {_METADATA: constraint}
     if isinstance(default, list | dict):
         # A dataclass rejects a mutable default: each config gets a copy of its own.

@@ -64,11 +64,11 @@ class Draw:
     stream: tuple[int, ...] = ()
 
     def generator(self) -> np.random.Generator:
-        """Returns the epoch's generator: a resumed run need not replay the epochs before."""
+        """Returns the epoch's generator, which depends on nothing else: a resumed run need not replay others."""
         return np.random.default_rng([self.seed, self.epoch, *self.stream])
 
     def order(self, size: int) -> Rows:
-        """Returns int64 (size,), a permutation of the examples: each is equally likely, or all are in their order."""
+        """Returns int64 (size,): any permutation, each equally likely; without `shuffle` 0 to size - 1."""
         if not self.shuffle:
             return np.arange(size, dtype=np.int64)
         return self.generator().permutation(size).astype(np.int64, copy=False)

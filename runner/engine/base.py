@@ -29,7 +29,7 @@ class HostBatches:
 
 @dataclass(frozen=True)
 class PlacedBatches:
-    """Host batches whose arrays are on the devices; weights and steps, which results are read with, are not."""
+    """Host batches whose arrays are on the devices; results are read with the weights and steps, which are not."""
 
     arrays: Mapping[str, Any]
     weights: Array
@@ -131,8 +131,8 @@ class LayerInput:
 class LayerOutput:
     """One whole output of a layer for one global batch, for the plan's activations and operations.
 
-    `layer` is the path of its variables before the last `/`, `kind` the name of its class. One `is_extra` if another
-    output of the same call, with the examples too, came before.
+    `layer` is the path of its variables before the last `/`, `kind` the name of its class. All of a call's
+    outputs but its first with the examples are `is_extra`: one has what the call costs.
     """
 
     layer: str

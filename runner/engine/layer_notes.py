@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
@@ -37,15 +38,15 @@ class Outputs:
             inputs = []
             for tensor in self._tensors((args, kwargs)):
                 inputs.append(LayerInput(self._providers.get(id(tensor), ""), tuple(tensor.shape)))
-            is_extra = False
+            made = []
             for tensor in self._tensors(outputs):
                 # TensorFlow's types have a name; NumPy's print as one.
                 dtype = str(getattr(tensor.dtype, "name", tensor.dtype))
-                output = LayerOutput(path, type(layer).__name__, tuple(tensor.shape), dtype, tuple(inputs), is_extra)
-                is_extra = is_extra or output.has_examples
-                self.found.append(output)
+                made.append(LayerOutput(path, type(layer).__name__, tuple(tensor.shape), dtype, tuple(inputs)))
                 self._providers[id(tensor)] = path
                 self._referenced.append(tensor)
+            of_examples = [output for output in made if output.has_examples] or made
+            self.found += [replace(output, is_extra=output is not of_examples[0]) for output in made]
             return outputs
 
         return recorded_call

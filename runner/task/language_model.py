@@ -335,4 +335,4 @@ def _fix_of_token(token: int) -> str:
 def _default_inputs(config: TaskConfig, arrays: Mapping[str, ArraySpec], label_weight: str | None) -> list[str]:
     if TOKENS not in arrays:
         return without_roles(config, arrays, label_weight)
-    return list(takewhile(arrays.__contains__, (TOKENS, SEGMENTS, POSITIONS)))
+    return list(takewhile(lambda name: name in arrays, (TOKENS, SEGMENTS, POSITIONS)))

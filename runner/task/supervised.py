@@ -34,7 +34,10 @@ _ENOUGH = 8
 
 def default_target(arrays: Mapping[str, ArraySpec]) -> tuple[str, ...]:
     """Returns the target of a config that names none: the first of `TARGETS` that the dataset has, or nothing."""
-    return tuple(name for name in TARGETS if name in arrays)[:1]
+    for name in TARGETS:
+        if name in arrays:
+            return (name,)
+    return ()
 
 
 def _check_exist(key: str, names: Sequence[str], arrays: Mapping[str, ArraySpec]) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.engine import make_engine
-from runner.engine.base import StepMetrics
 from runner.engine.common import Engine
 from runner.engine.optim import norms
 from runner.layout.paths import is_variable
@@ -104,8 +103,8 @@ def _at_points(
         point_request = request.at_point(reference, number)
         stack = point_request.stack_of(step)
         arrays |= keyed(points.prefix(number, points.GRADIENT), engine.gradients(stack, step))
-        losses = _mean_losses(engine.train_steps(engine.place(stack), step).read())
-        arrays[f"point{number}/{points.LOSS}"] = losses
+        of_step = engine.train_steps(engine.place(stack), step).read()
+        arrays[f"point{number}/{points.LOSS}"] = np.asarray(of_step.sums[LOSS] / of_step.weight)
         arrays |= keyed(points.prefix(number, points.END), engine.state())
         if point_request is not request:
             _load(engine, reference, number)
@@ -119,7 +118,3 @@ def _load(engine: Engine, reference: Mapping[str, Array], number: int) -> int:
     """Loads the state of a point and returns the steps that were done before it."""
     engine.load_state(engine.state() | below(points.prefix(number, points.START), reference))
     return points.step_of(reference, number)
-
-
-def _mean_losses(metrics: StepMetrics) -> Array:
-    return np.asarray(metrics.sums[LOSS] / metrics.weight)

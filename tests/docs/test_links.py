@@ -23,6 +23,7 @@ def test_each_known_host_is_linked_to() -> None:
     [
         ("http://keras.io/guides/", "", "must begin with https://"),
         ("https://keras.oi/guides/", "", "host keras.oi is not in HOSTS of tests/docs/links.py"),
+        ("https://keras.io/guides/?utm=1", "", "must be a plain path, without a query or other signs"),
         ("https://keras.io/guides/,", "", "must be a plain path, without a query or other signs"),
         (
             "https://github.com/jax-ml/jax/issue/12868",

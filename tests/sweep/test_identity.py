@@ -117,6 +117,7 @@ def test_a_sweep_that_can_not_work_is_refused_before_anything_is_opened(words: l
         (["optimizer.lr=1,.5", "trainer.seed=1,2"], r"^all 4 jobs: optimizer\.lr=1,\.5: unknown .*_rate=1,\.5\?$"),
         (["sweep.nam=a,b"], r"sweep\.nam=.*unknown key"),
         (["mesh.axes.batch=5"], r"^dataset\.batch_size=64: must be a multiple of 5"),
+        (["mesh.axes.batch=5,7"], r"none of 2 jobs is valid, the first: .* multiple of 5"),
         (["++mesh.axes.batch=0,5"], r"none of 2 jobs is valid, the first: mesh\.axes\.batch=0,5: must be at least 1"),
     ],
 )

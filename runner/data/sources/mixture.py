@@ -85,6 +85,7 @@ class Mixture(Selection):
 
     def check(self, keys: Sequence[str]) -> None:
         """Checks that every part has examples in every epoch."""
+        assert all(len(rows) == source.size for source, rows in self.pieces), "a part is a whole source"
         total = math.fsum(self.weights)
         for key, weight in zip(keys, self.weights, strict=True):
             if weight / total * self.size < _FEWEST:

@@ -184,15 +184,17 @@ class _Comparison:
         of_step, of_reference = _pair(intermediates)
         assert of_step is not None
         assert of_reference is not None
-        # Where training differs first: a check of its end counts as of the last step.
-        step = max(min(int(first.step), self._setup.steps) - 1, 0)
-        start = reference.state_after(step)
+        start = None
         for number, point in reference.starts.items():
             if first.name.startswith(f"point{number}/"):
                 step, start = point
+        if start is None:
+            # A check of the training's end counts as one of its last step.
+            step = max(min(int(first.step), self._setup.steps) - 1, 0)
+            start = reference.state_after(step)
         batch = self._setup.batch_of(step)
-        _, is_one_batch, last_word = first.name.rpartition(" of batch ")
-        if is_one_batch and not self._setup.steps:
+        _, word, last_word = first.name.rpartition(" of batch ")
+        if word and not self._setup.steps:
             batch = int(last_word)
         actual = side.inside(of_step, start, batch)
         expected, spread = reference.inside_with_spread(of_reference, start, batch)

@@ -44,8 +44,8 @@ def weights(values: Mapping[str, Array], share: float, rng: np.random.Generator)
     perturbed = {}
     for path, value in values.items():
         size = sizes[path] if sizes[path] > _ZERO_LAYER else _COMMON_SIZE
-        steps = rng.standard_normal(value.shape, np.result_type(value.dtype, np.float32))
-        perturbed[path] = (value + share * size * steps).astype(value.dtype)
+        moves = rng.standard_normal(value.shape, np.result_type(value.dtype, np.float32))
+        perturbed[path] = (value + share * size * moves).astype(value.dtype)
     return perturbed
 
 

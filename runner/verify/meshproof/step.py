@@ -545,8 +545,8 @@ def _read_by_outputs(side: Side, values: Arrays, *, compiled: bool) -> list[str]
         if not trees.is_key(array) and jnp.issubdtype(np.asarray(array).dtype, np.inexact):
             floats[place] = array
 
-    def total(floats: dict[int, Any]) -> Any:
-        outputs = jax.tree.leaves(function(arrays | floats)[1])
+    def total(values: dict[int, Any]) -> Any:
+        outputs = jax.tree.leaves(function(arrays | values)[1])
         return sum(jnp.sum(output).real for output in outputs if jnp.issubdtype(output.dtype, np.inexact))
 
     gradient = jax.grad(total)
