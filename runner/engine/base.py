@@ -95,6 +95,7 @@ class PlainModel:
     Attributes:
       model: called with what `Task.inputs` returns and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
       keras: the same network as a Keras model, for a file in Keras's own format.
+      package: of that model, `keras` or `tf_keras`.
     """
 
     model: Any
@@ -131,8 +132,8 @@ class LayerInput:
 class LayerOutput:
     """One whole output of a layer for one global batch, for the plan's activations and operations.
 
-    `layer` is the path of its variables before the last `/`, `kind` the name of its class. All of a call's
-    outputs but its first with the examples are `is_extra`: one has what the call costs.
+    `layer` is the path of its variables before the last `/`, `kind` the name of its class. All but one of
+    a call's outputs are `is_extra`: the main one is the first with the examples, or the first if none has them.
     """
 
     layer: str

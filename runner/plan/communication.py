@@ -56,7 +56,7 @@ def _of_variables(model: PlacedModel, compute_width: int) -> Iterator[Collective
 def _of_activations(model: PlacedModel, compute_width: int, *, recomputes: bool) -> Iterator[Collective]:
     """Yields the sums of activations and of their gradients over the axes that shard kernels."""
     depths = memory.depths(model)
-    for output in model.outputs:
+    for output in model.calls:
         for kernel in model.kernels(output.layer):
             gathered = gathered_input(model, output, kernel)
             if gathered is not None:
@@ -96,7 +96,7 @@ def gathered_input(model: PlacedModel, output: LayerOutput, kernel: Placement) -
 
 def _summed_axis(model: PlacedModel, output: LayerOutput, kernel: Placement) -> str | None:
     """Returns the axes, joined by `+`, over which products with a kernel are summed: those of no dim of the output."""
-    if kernel.shape[-1] != output.shape[-1]:
+    if kernel.shape[-1:] != output.shape[-1:]:
         return None
     own_dims = model.output_dims(output, kernel)
     axes = []

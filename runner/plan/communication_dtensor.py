@@ -32,7 +32,7 @@ def collectives(model: PlacedModel) -> list[Collective]:
         found += _of_variable(model, held, model.by_layer.get(path.rpartition("/")[0]), is_twin=path in twins)
     summed = set[tuple[LayerInput, ...]]()
     before: tuple[int, ...] = ()
-    for output in model.outputs:
+    for output in model.calls:
         for kernel in model.kernels(output.layer):
             if kernel.path in model.whole:
                 continue

@@ -15,38 +15,32 @@ from runner.plan.placed_model import PlacedModel
 
 # FLOPs of one multiplication and one addition.
 _MULTIPLY_ADD = 2
-# Matrix products per kernel in a training step: the output, the kernel's gradient and the input's gradient.
-_WITH_INPUT_GRADIENT = 3
-_WITHOUT_INPUT_GRADIENT = 2
 
 
 def layer_flops(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs in a layer's call, for the first output that it returns.
+    """Returns the FLOPs in a layer's call, which count for its main output.
 
     A product with a kernel takes two FLOPs per entry of the kernel and position of the output. It is counted for the
-    output, for the kernel's gradient and, if it is needed, for the input's gradient. Attention is added. In a mixture,
-    every expert computes every token, as KerasHub's do.
+    output, for the gradient of a trained kernel and, if it is needed, for the input's gradient. Attention is added. In
+    a mixture, every expert computes every token, as KerasHub's do.
     """
     if output.is_extra:
         return 0
-    forward = _experts(model, output)
+    flops = _experts(model, output)
     if output.has_examples:
-        forward += _kernels(model, output) + _tied(model, output)
-    products = _WITHOUT_INPUT_GRADIENT
-    if model.has_trained_inputs(output):
-        products = _WITH_INPUT_GRADIENT
-    return products * forward + _attention(model, output)
+        flops += _kernels(model, output) + _tied(model, output)
+    return flops + _attention(model, output)
 
 
 def attention_flops(model: PlacedModel) -> int:
     """Returns the FLOPs in the two products of attention, of all layers."""
-    return sum(_attention(model, output) for output in model.outputs)
+    return sum(_attention(model, output) for output in model.calls)
 
 
 def head_flops(model: PlacedModel) -> int:
     """Returns the FLOPs in the layers that make logits."""
     total = 0
-    for output in model.outputs:
+    for output in model.calls:
         kernels = model.kernels(output.layer)
         makes_logits = any(kernel.path in model.of_vocabulary for kernel in kernels)
         if makes_logits or (not kernels and _tied(model, output)):
@@ -54,26 +48,31 @@ def head_flops(model: PlacedModel) -> int:
     return total
 
 
-def _product(model: PlacedModel, kernel: Placement, positions: int) -> int:
-    """Returns the FLOPs for products of vectors with one device's part of a kernel."""
-    return _MULTIPLY_ADD * math.prod(model.used_shape(kernel)) * positions
+def _products(model: PlacedModel, output: LayerOutput, kernel: Placement, positions: int) -> int:
+    """Returns the FLOPs for the product of vectors with one device's part of a kernel, and for its gradients."""
+    products = 1
+    if kernel.path in model.differentiated:
+        products += 1
+    if model.has_trained_inputs(output):
+        products += 1
+    return products * _MULTIPLY_ADD * math.prod(model.used_shape(kernel)) * positions
 
 
 def _kernels(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs of one product with each of a layer's kernels, and with those inside it."""
+    """Returns the FLOPs of the products with each of a layer's kernels, and with those inside it."""
     total = 0
     for kernel in model.kernels(output.layer):
         count = len(model.output_dims(output, kernel))
         data_axes = model.data_axes & axes_of([model.output_spec(output)[:-count]])
         positions = math.prod(output.shape[:-count]) // model.shards(data_axes)
-        total += _product(model, kernel, positions)
+        total += _products(model, output, kernel, positions)
     for kernel in model.inner_kernels(output.layer):
-        total += _product(model, kernel, model.positions(output))
+        total += _products(model, output, kernel, model.positions(output))
     return total
 
 
 def _experts(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs of one product of every token with each expert kernel that `_kernels` leaves out."""
+    """Returns the FLOPs of the products of every token with each expert kernel that `_kernels` leaves out."""
     if not output.inputs:
         return 0
     # The input is rows of tokens, or all tokens of a batch in one dim.
@@ -82,12 +81,12 @@ def _experts(model: PlacedModel, output: LayerOutput) -> int:
     total = 0
     for variable in model.variables(output.layer):
         if variable.path in model.experts and variable not in kernels:
-            total += _product(model, variable, tokens)
+            total += _products(model, output, variable, tokens)
     return total
 
 
 def _tied(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs of one product with an embedding table, of a head that is tied to the embeddings.
+    """Returns the FLOPs of the products with an embedding table, of a head that is tied to the embeddings.
 
     Either the layer turns vectors (batch, tokens, dim) into logits by its own table, (vocabulary, dim) or (dim,
     vocabulary); or it has no variables and takes the table of another layer as its second input.
@@ -101,7 +100,7 @@ def _tied(model: PlacedModel, output: LayerOutput) -> int:
         table = next((variable for variable in model.variables(passed.layer) if variable.shape == passed.shape), None)
     if table is None:
         return 0
-    return _product(model, table, model.positions(output))
+    return _products(model, output, table, model.positions(output))
 
 
 def _own_table(model: PlacedModel, output: LayerOutput) -> Placement | None:
@@ -121,7 +120,15 @@ def _own_table(model: PlacedModel, output: LayerOutput) -> Placement | None:
 
 
 def _attention(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs of attention scores and their product with the values, of the forward pass and both gradients.
+    """Returns the FLOPs of attention scores and their product with the values, and of the gradients of both."""
+    forward = _attention_forward(model, output)
+    if output.layer in model.trained_layers or model.has_trained_inputs(output):
+        return 3 * forward
+    return forward
+
+
+def _attention_forward(model: PlacedModel, output: LayerOutput) -> int:
+    """Returns the FLOPs of attention's two products in the forward pass.
 
     The layer is one of three kinds: one that takes queries, keys and values (batch, tokens, heads, head dim), and
     perhaps documents (batch, tokens); a block that holds an attention, or a scanned stack of such, (depth, ...); or a
@@ -157,14 +164,14 @@ def _attention(model: PlacedModel, output: LayerOutput) -> int:
 
 
 def _attention_products(examples: int, queries: Sequence[int], keys: int) -> int:
-    """Returns the FLOPs of the two products of attention, each once forward and twice backward.
+    """Returns the FLOPs of the two products of attention.
 
     Args:
       queries: tokens, heads and head dim.
       keys: number of tokens.
     """
     one_product = _MULTIPLY_ADD * examples * math.prod(queries) * keys
-    return 2 * 3 * one_product
+    return 2 * one_product
 
 
 def _query_kernel(kind: str, kernels: Sequence[Placement]) -> Placement | None:

@@ -24,6 +24,9 @@ from runner.layout.axes import axes_of, axis_size, without_axes
 from runner.layout.roles import ancestors
 from runner.plan import units
 
+# Of the names of trained adapters (LoRA) beside a frozen kernel in Keras.
+_ADAPTER = "lora_"
+
 
 @dataclass(frozen=True)
 class PlacedModel:
@@ -64,12 +67,27 @@ class PlacedModel:
         return None
 
     @functools.cached_property
+    def calls(self) -> list[LayerOutput]:
+        """The main output of each call of a layer, in their order."""
+        return [output for output in self.outputs if not output.is_extra]
+
+    @functools.cached_property
     def by_layer(self) -> dict[str, LayerOutput]:
-        """First output by layer, in the order of calls."""
+        """Main output of the first call, by layer."""
         first: dict[str, LayerOutput] = {}
-        for output in self.outputs:
+        for output in self.calls:
             first.setdefault(output.layer, output)
         return first
+
+    @functools.cached_property
+    def differentiated(self) -> set[str]:
+        """Paths of the variables that have a gradient: the trained ones, and what Keras adds trained adapters to."""
+        found = set(self.trained)
+        for path in self.trained:
+            layer, _, name = path.rpartition("/")
+            if name.startswith(_ADAPTER):
+                found.update(variable.path for variable in self.variables(layer))
+        return found
 
     @functools.cached_property
     def _variables_by_layer(self) -> dict[str, list[Placement]]:
@@ -123,7 +141,8 @@ class PlacedModel:
         kernels = []
         for variable in self.variables(layer):
             name = variable.path.rpartition("/")[2]
-            if "kernel" in name and len(variable.shape) >= 2:
+            # The product of Keras's adapters is added to a kernel.
+            if "kernel" in name and len(variable.shape) >= 2 and not name.startswith(_ADAPTER):
                 kernels.append(variable)
         return kernels
 
@@ -163,19 +182,23 @@ class PlacedModel:
         """Returns whether a layer's inputs depend on trained variables, so that it computes their gradient."""
         providers = {layer_input.layer for layer_input in output.inputs}
         if not providers or "" in providers:
-            # Most likely the inputs of all layers but the first depend on trained variables.
-            return output.layer != self._first_with_kernel
-        return not providers.isdisjoint(self._trained_layers)
+            # Most likely what is computed between layers, such as a sum, depends on all layers before it.
+            return output.layer in self._after_trained
+        return not providers.isdisjoint(self.trained_layers)
 
     @functools.cached_property
-    def _first_with_kernel(self) -> str | None:
-        for output in self.outputs:
-            if self.kernels(output.layer):
-                return output.layer
-        return None
+    def _after_trained(self) -> set[str]:
+        """Layers that are called after one with trained variables."""
+        found = set[str]()
+        is_after = False
+        for layer in self.by_layer:
+            if is_after:
+                found.add(layer)
+            is_after = is_after or layer in self.trained_layers
+        return found
 
     @functools.cached_property
-    def _trained_layers(self) -> set[str]:
+    def trained_layers(self) -> set[str]:
         """Layers with trained variables, and those that depend on their outputs."""
         owners = set[str]()
         for path in self.trained:
@@ -185,7 +208,10 @@ class PlacedModel:
         trained = set[str]()
         # A layer is called after those that provide its inputs.
         for layer, output in self.by_layer.items():
-            if layer in owners or any(layer_input.layer in trained for layer_input in output.inputs):
+            providers = {layer_input.layer for layer_input in output.inputs}
+            # As `has_trained_inputs` assumes.
+            is_after_trained = "" in providers and bool(trained)
+            if layer in owners or is_after_trained or not providers.isdisjoint(trained):
                 trained.add(layer)
         return trained
 

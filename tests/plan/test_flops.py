@@ -33,6 +33,8 @@ CASES = {
         *("mesh=batch2_experts4", "layout=experts"),
     ],
     "llama-sequence": [*LLAMA, "mesh=batch2_sequence4", "layout=sequence"],
+    "llama-lora": [*LLAMA, "mesh=batch8", "model.lora_rank=4"],
+    "llama-frozen": [*LLAMA, "mesh=batch8", "model.trainable=[.*layer_1.*]"],
     "mixtral": [*MIXTRAL, "mesh=batch8"],
     "mixtral-experts": [*MIXTRAL, "mesh=batch2_experts4", "layout=experts"],
 }
@@ -50,7 +52,7 @@ def found() -> dict[str, dict[str, float]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_operations_of_a_device_are_those_that_xla_counts(found: dict[str, dict[str, float]], name: str) -> None:
-    # XLA counts norms, softmax and the optimizer too, which are a share of so small a model: 3 to 10%.
+    # XLA counts norms, softmax and the optimizer too, which are a share of so small a model: 2 to 10%.
     ratio = found[name]["counted"] / found[name]["estimated"]
     assert 1.0 < ratio < 1.15, ratio
 

@@ -1,6 +1,7 @@
 """Estimates from shapes alone, against figures worked out by hand."""
 
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,9 +42,16 @@ def test_a_variable_stored_in_parts_over_a_data_axis_is_gathered_and_its_whole_g
 
 
 def test_split_columns_then_split_rows_cost_one_all_reduce_of_the_outputs() -> None:
-    found = words(collectives(cases.placed(*cases.LAYOUTS["column_row"])))
+    model = cases.placed(*cases.LAYOUTS["column_row"])
+    found = words(collectives(model))
     assert {each for each in found if each[1] == "model"} == {("all_reduce", "model", "forward", "d2", 32 * 10 * 4)}
     assert ("all_reduce", "batch", "backward", "d1/kernel", 784 * 64 * 4) in found
+    # A number that a layer returns before its output, as a loss, costs nothing.
+    calls = [(replace(output, shape=(), is_extra=True), output) for output in model.outputs]
+    with_numbers = replace(model, outputs=[*chain(*calls)])
+    assert words(collectives(with_numbers)) == found
+    of_jax = [communication.collectives(each, compute_width=4, recomputes=False) for each in (model, with_numbers)]
+    assert of_jax[0] == of_jax[1]
 
 
 def test_split_columns_cost_an_all_reduce_of_the_input_gradient_but_for_the_first_layer() -> None:
@@ -147,12 +155,12 @@ def test_attentions_scores_and_their_product_with_the_values_are_counted() -> No
     query, keys = LayerInput("q", (8, 5, 4, 16)), LayerInput("k", (8, 7, 4, 16))
     output = LayerOutput("mix", "Mix", (8, 5, 4, 16), "float32", (query, keys, keys))
     heads = [LayerOutput(each.layer, "EinsumDense", each.shape, "float32") for each in (query, keys)]
-    made = step([*heads, output], {}, ("batch", "height", None, None))
+    made = step([*heads, output], {"q/kernel": (64, 4, 16)}, ("batch", "height", None, None))
     flops = 2 * 3 * 2 * (4 * 4 * 5 * 7 * 16)  # half of the batch, whatever the height
     assert layer_flops(made, output) == flops
     # A call may return a number, and its scores.
     outputs = [*heads, replace(output, shape=()), output, replace(output, shape=(8, 4, 5, 7), is_extra=True)]
-    assert attention_flops(step(outputs, {}, ("batch", "height", None, None))) == flops
+    assert attention_flops(replace(made, outputs=outputs)) == flops
     stock = {f"mha/_{name}_dense/kernel": (32, 4, 8) for name in ("query", "key", "value")}
     tokens = LayerInput("x", (8, 5, 32))
     layer = LayerOutput("mha", "MultiHeadAttention", (8, 5, 32), "float32", (tokens, tokens))
