@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu, published, turns
+from benchmarks import gpu, optimizers, published, turns
 from tests import imports
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +37,18 @@ def test_benchmarks_import_what_the_package_has() -> None:
                 names = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in package}
                 missing += [f"{path.name}: {name}" for name in names - defined(imports.tree(package[node.module]))]
     assert not missing
+
+
+def test_a_child_that_its_parent_kills_writes_below_the_parent_s_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folders: list[Path] = []
+    monkeypatch.setattr(optimizers, "train_ours", lambda *arguments: folders.append(arguments[-1]))
+    examples = tmp_path / "examples.npz"
+    monkeypatch.setattr(sys, "argv", ["optimizers", "--child", "ours", "--only", "Lion", "--examples", str(examples)])
+    optimizers.main()
+    (folder,) = folders
+    assert folder.parent == tmp_path
 
 
 def test_the_errors_of_a_plan_are_relative_to_the_measured_figures() -> None:

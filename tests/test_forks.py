@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -91,13 +90,3 @@ def test_its_own_children_are_forked_too() -> None:
     done = forks.run([sys.executable, "-c", text], library=forks.TENSORFLOW, cwd=forks.ROOT)
     assert "['tensorflow', 'tf_keras']" in done.stdout
     assert "tests.forks.Popen" in done.stdout, "in place of subprocess's, for the product"
-
-
-def test_it_can_be_killed() -> None:
-    process = forks.Popen([sys.executable, "-c", "import time; time.sleep(60)"], library=forks.TENSORFLOW)
-    began = time.monotonic()
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.1)
-    process.kill()
-    assert process.wait(10) == -9
-    assert time.monotonic() - began < 10

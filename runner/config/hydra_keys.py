@@ -79,7 +79,7 @@ def check(text: str, override: Override, *, is_multirun: bool) -> None:
         unknown = "unknown key of Hydra, or one that can't be set here"
         raise ConfigError(f"{text}: {unknown}; remove it, or set one of {', '.join(_ACCEPTED)}")
     if key == FOLDERS_KEY and not sets_folders(text):
-        raise ConfigError(f"{text}: is no search path for Hydra; set {FOLDERS_KEY}={override.get_value_string()}")
+        raise ConfigError(f"{text}: must be typed without +; set {FOLDERS_KEY}={override.get_value_string()}")
     found = _TESTS.get(_CALLBACK if key.startswith(_CALLBACK) else key)
     if key == "hydra.mode" and is_multirun:
         # The only value that agrees with -m.

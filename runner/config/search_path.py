@@ -76,7 +76,7 @@ def named_folder(arguments: Sequence[str]) -> Path | None:
 
 
 def sets_folders(argument: str) -> bool:
-    """Returns whether an argument sets Hydra's search path, which `+` and `++` before the key do not."""
+    """Returns whether an argument sets Hydra's search path; with `+` or `++` before the key it does not."""
     return argument.startswith(f"{FOLDERS_KEY}=")
 
 

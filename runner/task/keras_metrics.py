@@ -33,13 +33,12 @@ CLASSES = "classes"
 LABELS = "labels"
 NUMBERS = "numbers"
 PROBABILITIES = "probabilities"
-# Which of them fit metrics of whole vectors, of single numbers, of outputs that are each positive or negative, of one
-# class or a distribution over all, and of independent labels.
-_OF_ERRORS = (CLASSES, LABELS, NUMBERS, PROBABILITIES)
-_OF_NUMBERS = (NUMBERS, PROBABILITIES)
-_OF_FLAGS = (CLASSES, LABELS, PROBABILITIES)
-_OF_CLASSES = (CLASSES, PROBABILITIES)
-_OF_LABELS = (LABELS, PROBABILITIES)
+# Which of them fit a metric,
+_OF_ERRORS = (CLASSES, LABELS, NUMBERS, PROBABILITIES)  # of whole vectors
+_OF_NUMBERS = (NUMBERS, PROBABILITIES)  # of single numbers
+_OF_FLAGS = (CLASSES, LABELS, PROBABILITIES)  # of outputs that are each positive or negative
+_OF_CLASSES = (CLASSES, PROBABILITIES)  # of one class, or of a distribution over all
+_OF_LABELS = (LABELS, PROBABILITIES)  # of independent labels
 # Arguments of `update_state` that are the index of a class, not a vector.
 _TARGET = ("y_true",)
 _BOTH = ("y_true", "y_pred")
@@ -56,7 +55,7 @@ class Kind:
       counts: it counts single outputs, and so has a weight for each.
       takes_flags: its targets must be 0 and 1, so they are `Compared.label`, if there are any.
       indices: the arguments that are the index of a class, not a vector.
-      options: options that the task sets: num_classes; from_logits, for a metric that can compare logits.
+      set_by_task: options: num_classes; from_logits, for a metric that can compare logits.
       per_class: by default, Keras returns a value per class, and only the largest output is positive.
       is_binary: its classes are 0 and 1 of each output, so its class ids are not the task's. It needs weights of the
         outputs' shape, as it doesn't broadcast them.
@@ -68,7 +67,7 @@ class Kind:
     counts: bool = False
     takes_flags: bool = False
     indices: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
+    set_by_task: tuple[str, ...] = ()
     per_class: bool = False
     is_binary: bool = False
 
@@ -94,15 +93,15 @@ KINDS: Mapping[str, Kind] = {
     "RecallAtPrecision": Kind("recall_at_precision", MAXIMIZE, _OF_FLAGS, counts=True, takes_flags=True),
     "F1Score": Kind("f1_score", MAXIMIZE, _OF_FLAGS, takes_flags=True, per_class=True),
     "FBetaScore": Kind("fbeta_score", MAXIMIZE, _OF_FLAGS, takes_flags=True, per_class=True),
-    "MeanIoU": Kind("mean_io_u", MAXIMIZE, (CLASSES,), takes_flags=True, indices=_BOTH, options=("num_classes",)),
-    "OneHotMeanIoU": Kind("one_hot_mean_io_u", MAXIMIZE, _OF_CLASSES, takes_flags=True, options=("num_classes",)),
-    "IoU": Kind("io_u", MAXIMIZE, (CLASSES,), takes_flags=True, indices=_BOTH, options=("num_classes",)),
-    "OneHotIoU": Kind("one_hot_io_u", MAXIMIZE, _OF_CLASSES, takes_flags=True, options=("num_classes",)),
+    "MeanIoU": Kind("mean_io_u", MAXIMIZE, (CLASSES,), takes_flags=True, indices=_BOTH, set_by_task=("num_classes",)),
+    "OneHotMeanIoU": Kind("one_hot_mean_io_u", MAXIMIZE, _OF_CLASSES, takes_flags=True, set_by_task=("num_classes",)),
+    "IoU": Kind("io_u", MAXIMIZE, (CLASSES,), takes_flags=True, indices=_BOTH, set_by_task=("num_classes",)),
+    "OneHotIoU": Kind("one_hot_io_u", MAXIMIZE, _OF_CLASSES, takes_flags=True, set_by_task=("num_classes",)),
     "BinaryIoU": Kind("binary_io_u", MAXIMIZE, _OF_LABELS, counts=True, takes_flags=True, is_binary=True),
-    "BinaryCrossentropy": Kind("binary_crossentropy", MINIMIZE, _OF_LABELS, options=("from_logits",)),
-    "CategoricalCrossentropy": Kind("categorical_crossentropy", MINIMIZE, _OF_CLASSES, options=("from_logits",)),
+    "BinaryCrossentropy": Kind("binary_crossentropy", MINIMIZE, _OF_LABELS, set_by_task=("from_logits",)),
+    "CategoricalCrossentropy": Kind("categorical_crossentropy", MINIMIZE, _OF_CLASSES, set_by_task=("from_logits",)),
     "SparseCategoricalCrossentropy": Kind(
-        "sparse_categorical_crossentropy", MINIMIZE, (CLASSES,), indices=_TARGET, options=("from_logits",)
+        "sparse_categorical_crossentropy", MINIMIZE, (CLASSES,), indices=_TARGET, set_by_task=("from_logits",)
     ),
     "MeanSquaredError": Kind("mean_squared_error", MINIMIZE, _OF_ERRORS),
     "RootMeanSquaredError": Kind("root_mean_squared_error", MINIMIZE, _OF_ERRORS),
@@ -111,11 +110,11 @@ KINDS: Mapping[str, Kind] = {
     "MeanSquaredLogarithmicError": Kind("mean_squared_logarithmic_error", MINIMIZE, _OF_NUMBERS),
     "LogCoshError": Kind("logcosh", MINIMIZE, _OF_NUMBERS),
     "Poisson": Kind("poisson", MINIMIZE, _OF_NUMBERS),
-    "KLDivergence": Kind("kl_divergence", MINIMIZE, _OF_ERRORS),
+    "KLDivergence": Kind("kl_divergence", MINIMIZE, _OF_CLASSES),
     "CosineSimilarity": Kind("cosine_similarity", MAXIMIZE, _OF_ERRORS),
     "Hinge": Kind("hinge", MINIMIZE, _OF_NUMBERS),
     "SquaredHinge": Kind("squared_hinge", MINIMIZE, _OF_NUMBERS),
-    "CategoricalHinge": Kind("categorical_hinge", MINIMIZE, _OF_NUMBERS),
+    "CategoricalHinge": Kind("categorical_hinge", MINIMIZE, _OF_CLASSES),
 }
 
 
@@ -292,7 +291,7 @@ def _sum_name(metric: Requested, index: int) -> str:
 
 def _instance(keras: ModuleType, metric: Requested, size: int, has_logits: bool) -> Any:
     set_by_task = {"num_classes": size, "from_logits": has_logits}
-    options = {name: set_by_task[name] for name in KINDS[metric.kind].options}
+    options = {name: set_by_task[name] for name in KINDS[metric.kind].set_by_task}
     zeros = np.zeros((1, size), np.float32)
     compared = Compared(zeros, zeros, np.zeros(1, np.float32), logits=zeros if has_logits else None)
     try:
@@ -322,7 +321,7 @@ def _arguments(ops: Arrays, metric: Requested, compared: Compared) -> dict[str, 
     if compared.label is not None and known.takes_flags:
         target = compared.label
     prediction = compared.prediction
-    if compared.logits is not None and "from_logits" in known.options:
+    if compared.logits is not None and "from_logits" in known.set_by_task:
         prediction = compared.logits
     weight = compared.weight
     if compared.example_weight is not None and metric.weighted:

@@ -161,7 +161,7 @@ def test_images_of_files_and_of_arrays_are_mixed_and_augmented() -> None:
         assert np.array_equal(found, data.train.read(rows)["image"][:, :, ::-1])
 
 
-def test_texts_share_the_tokenizer_of_the_first_part() -> None:
+def test_texts_of_all_parts_need_one_tokenizer() -> None:
     for name in ("a", "b"):
         Path(name).mkdir()
         for number in range(20):
@@ -170,6 +170,8 @@ def test_texts_share_the_tokenizer_of_the_first_part() -> None:
     data = read([{**keys, "path": "a"}, {**keys, "path": "b", "weight": 2}])
     with pytest.raises(ConfigError, match=r"dataset.parts\[1\].tokenizer=b.json: all parts need one tokenizer"):
         read([{**keys, "path": "a"}, {**keys, "path": "b", "tokenizer": saved(Path("b.json"), 280)}])
+    with pytest.raises(ConfigError, match=r"dataset.parts\[1\].end_token=x: all parts need one end_token"):
+        read([{**keys, "path": "a"}, {**keys, "path": "b", "tokenizer": "bytes", "end_token": "x"}])
     assert data.vocabulary is not None
     alone = loading.load(DatasetConfig(**{**keys, "path": "a"}, test=None))  # type: ignore[arg-type]
     assert data.vocabulary == alone.vocabulary

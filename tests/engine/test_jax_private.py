@@ -108,10 +108,7 @@ def stablehlo():
         old = exported(np.ones(2)).mlir_module_serialized
     return b"StableHLO_v1.15.0" in old
 
-def moments():
-    return "_moments" in vars(keras.layers.BatchNormalization)
-
-for question in (convolution, moments, stored, giver, operations, saving, forgotten, stablehlo):
+for question in (convolution, stored, giver, operations, saving, forgotten, stablehlo):
     ask(question.__name__, question)
 print(json.dumps(found))
 """
@@ -119,7 +116,6 @@ EXPECTED: dict[str, Any] = {
     "stored": [True, True, True],
     "saving": [False, None],  # Keras has not asked for TensorFlow, and will when it is next used
     "giver": True,
-    "moments": True,
     "stablehlo": True,
     "operations": [["take", 2, "axis"], ["attention", 3, "scale"]],
     "convolution": [[[[2, 5, 5, 4], 0]] * 2, [[1.0, 2.0]] * 2, True],  # the kernel's gradient alone is twice as large

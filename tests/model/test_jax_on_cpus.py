@@ -57,13 +57,12 @@ def normalized(layer):
     gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)
     step = jax.jit(gradients, in_shardings=(whole, split))
     second = jax.jvp(lambda x: gradients(trained, x)[1], (x,), (g,))
-    found = step(trained, x), second
-    return jax.tree.leaves(found), step.lower(trained, x).compile().as_text().count(" all-reduce(")
+    return (step(trained, x), second), step.lower(trained, x).compile().as_text().count(" all-reduce(")
 class Stock(keras.layers.BatchNormalization):
     "Is not adopted."
 (expected, count), (got, own_count) = normalized(Stock()), normalized(keras.layers.BatchNormalization())
-worst = max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(expected, got, strict=True))
-print(json.dumps([rows, [count - own_count, worst]]))
+worst = jax.tree.map(lambda a, b: float(np.abs(a - b).max() / np.abs(a).max()), expected, got)
+print(json.dumps([rows, [count - own_count, *(max(jax.tree.leaves(each)) for each in worst)]]))
 """
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
@@ -84,6 +83,7 @@ def test_an_image_is_dilated_only_if_the_strides_do_not_divide_the_kernel(found:
 
 
 def test_batch_normalization_is_that_of_keras_with_a_collective_less(found: list[Any]) -> None:
-    saved, worst = found[1]
+    saved, worst, worst_of_second = found[1]
     assert saved == 1
-    assert worst < 1e-5, "float32 sums of 72 pixels, in another order, and their derivatives by the input"
+    assert worst < 1e-6, "float32 sums of 72 pixels, in another order"
+    assert worst_of_second < 1e-5, "differences of such sums"

@@ -57,19 +57,20 @@ def compiled(keras: Any, loss: Any, *metrics: Any, units: int = 1, rate: float =
 row("label_smoothing", data.probabilities, "task.label_smoothing=0.1")(
     lambda keras: compiled(keras, keras.losses.CategoricalCrossentropy(True, 0.1), "accuracy", units=3)
 )
-OF_CLASSES = "auc precision recall f1_score top_k_categorical_accuracy categorical_crossentropy"
+OF_CLASSES = "auc auc_macro precision recall f1_score top_k_categorical_accuracy categorical_crossentropy"
 
 
 @row(
     "metrics_of_classes",
     data.probabilities,
-    "task.from_logits=false task.metrics=[AUC,Precision,Recall,{F1Score:{average:macro}},"
-    "{TopKCategoricalAccuracy:{k:2}},CategoricalCrossentropy]",
+    "task.from_logits=false task.metrics=[AUC,{AUC:{multi_label:true,name:auc_macro}},Precision,Recall,"
+    "{F1Score:{average:macro}},{TopKCategoricalAccuracy:{k:2}},CategoricalCrossentropy]",
     meant={OF_CLASSES: EVALUATED},
 )
 def metrics_of_classes(keras: Any) -> Program:
     metrics = keras.metrics
-    counted = [metrics.AUC(name="auc"), metrics.Precision(name="precision"), metrics.Recall(name="recall")]
+    areas = [metrics.AUC(name="auc"), metrics.AUC(multi_label=True, name="auc_macro")]
+    counted = [*areas, metrics.Precision(name="precision"), metrics.Recall(name="recall")]
     others = [metrics.F1Score("macro"), metrics.TopKCategoricalAccuracy(2), metrics.CategoricalCrossentropy()]
     return compiled(keras, "categorical_crossentropy", "accuracy", *counted, *others, units=3, last="softmax")
 

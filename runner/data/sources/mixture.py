@@ -21,7 +21,8 @@ from runner.data.encode import check_same_specs
 from runner.data.parts import Part, describe, in_part, parts_of
 from runner.data.selection import Selection, make_dataset
 from runner.data.sources import text
-from runner.errors import invalid
+from runner.data.vocabulary import Vocabulary
+from runner.errors import ConfigError, invalid
 
 # In the third place of the entropy of a part's order. The orders of whole splits have none there, and the draws of
 # held-out examples have 1 and 2; see `runner.data.selection`.
@@ -130,22 +131,30 @@ def _load_parts(parts: Sequence[Part], encoding: Encoding | None) -> tuple[list[
     """Returns the data of each part, and the first doubt of a part, see FullDataset; empty: no part has one."""
     datasets: list[Dataset] = []
     doubt = ""
-    tokenizers = set[str]()
+    first: Vocabulary | None = None
     for part in parts:
         with in_part(part.key):
-            # Before the text is encoded, which may take long. With a recorded run, each part is compared with that.
-            if encoding is None and registry.is_text(part.config):
-                tokenizers.add(text.vocabulary_of(part.config).sha256)
-                if len(tokenizers) > 1:
-                    problem = "all parts need one tokenizer and end_token, but an earlier part has another"
-                    fix = "set the same two in all parts"
-                    raise invalid("dataset.tokenizer", part.config.tokenizer or BYTES, problem=problem, fix=fix)
+            has_recorded = encoding is not None and encoding.vocabulary is not None
+            # Each part is compared with a recorded run's as it is read. This comes before text is encoded, which may
+            # take long.
+            if not has_recorded and registry.is_text(part.config):
+                own = text.vocabulary_of(part.config)
+                first = first or own
+                if own.end_token != first.end_token:
+                    raise _differs("end_token", part.config.end_token)
+                if own.sha256 != first.sha256:
+                    raise _differs("tokenizer", part.config.tokenizer or BYTES)
             full = registry.entry(part.config).load(part.config, encoding)
             # The seed chooses held-out examples, which a part has none of.
             datasets.append(make_dataset(full, part.config, seed=0))
         if full.doubt and not doubt:
             doubt = f"{part.key}, {full.doubt}"
     return datasets, doubt
+
+
+def _differs(key: str, value: str | None) -> ConfigError:
+    problem = f"all parts need one {key}, but an earlier part has another"
+    return invalid(f"dataset.{key}", value, problem=problem, fix="set the same in all parts")
 
 
 def _whole(source: DataSource) -> tuple[DataSource, Rows]:

@@ -13,7 +13,7 @@ from . import trees
 from .differences import FROM_THE_START, Check, Entry
 from .differences import compare as compare_arrays
 from .report import StepReport
-from .step import Function, Reference, Setup, Side, Step, check_training, outputs_of
+from .step import OF_BATCH, Function, Reference, Setup, Side, Step, check_training, outputs_of
 from .trees import Arrays, Place, Select, Tree
 
 # Steps of training where there are fewer batches.
@@ -184,18 +184,19 @@ class _Comparison:
         of_step, of_reference = _pair(intermediates)
         assert of_step is not None
         assert of_reference is not None
-        start = None
-        for number, point in reference.starts.items():
+        point = None
+        for number, candidate in reference.starts.items():
             if first.name.startswith(f"point{number}/"):
-                step, start = point
-        if start is None:
-            # A check of the training's end counts as one of its last step.
+                point = candidate
+        if point is None:
+            # What differs at the training's end alone is looked for in its last step.
             step = max(min(int(first.step), self._setup.steps) - 1, 0)
-            start = reference.state_after(step)
+            point = step, reference.state_after(step)
+        step, start = point
         batch = self._setup.batch_of(step)
-        _, word, last_word = first.name.rpartition(" of batch ")
-        if word and not self._setup.steps:
-            batch = int(last_word)
+        _, separator, of_batch = first.name.rpartition(OF_BATCH)
+        if separator and not self._setup.steps:
+            batch = int(of_batch)
         actual = side.inside(of_step, start, batch)
         expected, spread = reference.inside_with_spread(of_reference, start, batch)
         checks = compare_arrays(expected, spread, actual, reference.rounding, lambda path: Entry("output", path, 0.0))

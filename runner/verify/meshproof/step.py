@@ -31,6 +31,8 @@ from .trees import Arrays, Place, Tree
 Step = Callable[[Tree, Tree], tuple[Tree, Tree]]
 Function = Callable[[Tree, Tree], Tree]
 Noise = np.random.Generator | None
+# Between the name of an evaluation's output and the number of its batch.
+OF_BATCH = " of batch "
 # Parts of a point: kind of the check, and place in the order of computation, between the first two steps.
 _PARTS = {
     "start": ("start", 1.5),
@@ -217,7 +219,7 @@ class Side:
                 if value.ndim == 0 and value.dtype.kind != "c":
                     group = "evaluated"
                 if not setup.steps:
-                    path = f"{path} of batch {number}"
+                    path = f"{path}{OF_BATCH}{number}"
                 arrays[f"{group}/{path}"] = np.atleast_1d(value)
         arrays |= keyed("end", self.read(state))
         if self.gradients is not None and setup.steps:

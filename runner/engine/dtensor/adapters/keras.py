@@ -51,7 +51,7 @@ class KerasAdapter:
             except Exception as error:  # of a user's code
                 raise ConfigError(
                     f"model._target_={self._config.target}: called with {', '.join(inputs)}, the model raised "
-                    f"{raised(error)}; set engine=jax, which calls a model that unpacks its argument with a tuple"
+                    f"{raised(error)}; correct it, or set engine=jax, which also calls models that unpack a tuple"
                 ) from error
         return model
 
