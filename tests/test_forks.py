@@ -82,11 +82,3 @@ def test_a_session_does_not_go_on_where_nothing_can_be_forked_any_more(monkeypat
     next(teardown)
     with pytest.raises(pytest.fail.Exception, match="left in pytest's own process: keras imported"):
         next(teardown)
-
-
-def test_its_own_children_are_forked_too() -> None:
-    text = "import subprocess, sys; from tests import forks; "
-    text += f"print(forks.run([sys.executable, '-c', {LOADED!r}], library='tensorflow').stdout, subprocess.Popen)"
-    done = forks.run([sys.executable, "-c", text], library=forks.TENSORFLOW, cwd=forks.ROOT)
-    assert "['tensorflow', 'tf_keras']" in done.stdout
-    assert "tests.forks.Popen" in done.stdout, "in place of subprocess's, for the product"

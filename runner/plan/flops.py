@@ -1,6 +1,7 @@
 """FLOPs of one device in layers, estimated from shapes alone, for one call of the model in training.
 
-Activation functions, normalization and additions are left out.
+Activation functions, normalization and additions are left out. A recurrent layer that returns its last output alone
+counts as one step.
 """
 
 from __future__ import annotations
@@ -63,8 +64,13 @@ def _kernels(model: PlacedModel, output: LayerOutput) -> int:
     total = 0
     for kernel in model.kernels(output.layer):
         count = len(model.output_dims(output, kernel))
+        # Other axes that shard positions shard the kernel too, whose part is counted.
         data_axes = model.data_axes & axes_of([model.output_spec(output)[:-count]])
-        positions = math.prod(output.shape[:-count]) // model.shards(data_axes)
+        shape = output.shape
+        if "Transpose" in output.kind and output.inputs:
+            # A transposed convolution applies its kernel at each position of its input.
+            shape = output.inputs[0].shape
+        positions = math.prod(shape[:-count]) // model.shards(data_axes)
         total += _products(model, output, kernel, positions)
     for kernel in model.inner_kernels(output.layer):
         total += _products(model, output, kernel, model.positions(output))

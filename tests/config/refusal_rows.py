@@ -154,7 +154,7 @@ ROWS: list[tuple[str, ...]] = [
     ("hydra.callbacks.run=null", "hydra.callbacks.run=null:", "needs a _target_"),
     ("hydra/launcher=nope", "hydra/launcher=nope:", "processes"),
     ("hydra.searchpath=[nope]", "hydra.searchpath=[nope]:", "file://"),
-    ("++hydra.searchpath=[file:///]", "++hydra.searchpath=[file:///]:", "for Hydra; set hydra.searchpath=[file:///]"),
+    ("++hydra.searchpath=[file:///]", "++hydra.searchpath=[file:///]:", "without +; set hydra.searchpath=[file:///]"),
     ("trainer.epochs=1  --multrun", "--multrun:", "did you mean --multirun?"),
     ("trainer.epochs=1  --config-dir", "--config-dir", "must be an existing folder"),
     ("--config-name  nope", "--config-name nope:"),

@@ -1,6 +1,5 @@
 """The language of the pages: short sentences, standard terms, and no old or private words."""
 
-from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -32,12 +31,3 @@ def test_options_have_no_private_words() -> None:
 def test_each_standard_term_is_on_a_page() -> None:
     text = " ".join(" ".join(pages.path_of(page).read_text().split()) for page in WRITTEN).lower()
     assert [term for term in prose.STANDARD_TERMS if term.lower() not in text] == []
-
-
-def test_a_long_sentence_and_private_words_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"# A page\n\n{'very ' * 31}long. `refused` is code.\n\n```\nmend\n```\n\nA mend is refused.\n")
-    monkeypatch.setattr(pages, "path_of", lambda _: page)
-    assert [len(one.split()) for one in prose.sentences("page")] == [32, 3, 4]
-    assert prose.private_words(prose.written("page")) == ["mend", "refused"]
-    assert prose.private_words("bytes a device, optimised in one module per engine") == ["bytes a device", "optimised"]

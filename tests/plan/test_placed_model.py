@@ -111,6 +111,8 @@ def test_a_convolution_works_at_every_position_of_its_output_and_is_split_by_hei
     assert step.output_spec(output) == ("batch", "height", None, None)
     # The first layer computes no gradient of its input.
     assert layer_flops(step, output) == 2 * 2 * (3 * 3 * 8 * 16) * (8 * 28 * 28) // 4
+    twice = replace(output, kind="Conv2DTranspose", shape=(8, 56, 56, 8), inputs=(LayerInput("x", output.shape),))
+    assert layer_flops(replace(step, outputs=[twice]), twice) == layer_flops(step, output)
     (found,) = collectives(step)
     assert (found.axis, found.bytes) == ("batch+height", 3 * 3 * 8 * 16 * 4)
 

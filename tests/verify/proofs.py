@@ -5,6 +5,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.verify import meshproof
+from runner.verify.meshproof.call import _Comparison
+from runner.verify.meshproof.step import Side
 
 jax.config.update("jax_num_cpu_devices", 4)
 MESH = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
@@ -274,6 +277,18 @@ def found(make: Callable[[], meshproof.StepReport]) -> dict[str, object]:
     return {"verdict": report.verdict, "first": first, "detects": detects, "inside": report.inside}
 
 
+class OfUnequalCopies(_Comparison):
+    """The smaller copies differ within the spread of more runs, and the larger ones at a point."""
+
+    def _report(self, side: Side, arrays: Any, spread: Any) -> meshproof.StepReport:
+        side.unequal["weights/first"] = None
+        is_smaller = side.merge is np.minimum
+        passes = is_smaller and spread is not self._reference.spread
+        report = super()._report(side, arrays, spread)
+        check = replace(report.checks[0], kind="loss" if is_smaller else "point", ratio=0.0 if passes else 2.0)
+        return replace(report, checks=(check,))
+
+
 def surroundings() -> dict[str, object]:
     """Returns what a report is beside its verdict, and what the other calls do."""
     report = compare(
@@ -287,7 +302,9 @@ def surroundings() -> dict[str, object]:
     with pytest.raises(AssertionError) as raised:
         meshproof.assert_same(steps["wrong"], reference, initial(), batches())
     meshproof.assert_same(reference, reference, initial(), batches())
+    unequal = OfUnequalCopies(reference, initial(), batches(), None, None, None, 0)
     return {
+        "of unequal copies": unequal.with_step(reference, None, None, None).verdict,
         "text": str(report),
         "page": page,
         "dict": json.loads(json.dumps(report.to_dict())),

@@ -95,6 +95,10 @@ def test_the_first_value_inside_a_step_that_differs_is_named(proofs: Mapping[str
         assert proofs[case]["inside"] == "hidden"
 
 
+def test_the_larger_of_unequal_copies_are_compared_too(proofs: Mapping[str, Any]) -> None:
+    assert proofs["surroundings"]["of unequal copies"] == "mismatch"
+
+
 def test_a_report_is_a_table_a_page_and_plain_values(proofs: Mapping[str, Any]) -> None:
     around = proofs["surroundings"]
     lines = around["text"].splitlines()

@@ -65,11 +65,11 @@ class Mixture(Selection):
         """Returns how many examples of each part all epochs before one have together."""
         positions = epoch * self.size
         total = math.fsum(self.weights)
-        # Where the parts end if they follow each other. The ends are rounded, so that the parts add up exactly.
-        ends = []
+        # Where the parts begin if they follow each other. It is rounded, so that the parts add up exactly.
+        starts = []
         for count in range(len(self.weights)):
-            ends.append(math.floor(math.fsum(self.weights[:count]) / total * positions + 0.5))
-        return [end - start for start, end in pairwise([*ends, positions])]
+            starts.append(math.floor(math.fsum(self.weights[:count]) / total * positions + 0.5))
+        return [end - start for start, end in pairwise([*starts, positions])]
 
     def _rows_of_part(self, part: int, draw: Draw, first: int, stop: int) -> Rows:
         """Returns the rows of a part's examples `first` to `stop`, counted over all epochs."""

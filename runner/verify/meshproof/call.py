@@ -147,24 +147,25 @@ class _Comparison:
         if problem:
             raise ValueError(f"the step's outputs are not those of the reference: one {problem}")
         reference.perturb_for(side)
-        arrays = self._computed(side)
-        report = self._report(side, arrays, reference.spread)
+        report = self._judged(side)
         if side.unequal and report.first is None:
             # The smaller of unequal copies were compared. Compare the larger too, so that no wrong one is left out.
             side.merge = np.maximum
-            arrays = self._computed(side)
-            report = self._report(side, arrays, reference.spread)
-        if report.failed and all(check.kind in FROM_THE_START for check in report.failed):
-            # A weight may start at a kink that three runs do not cross, and the mesh does.
-            report = self._report(side, arrays, reference.wider_spread())
+            report = self._judged(side)
         if report.first is None or intermediates is None:
             return report
         return replace(report, inside=self._first_inside(side, report.first, intermediates))
 
-    def _computed(self, side: Side) -> Arrays:
+    def _judged(self, side: Side) -> StepReport:
+        reference = self._reference
         arrays = side.run()
         check_training(side, arrays)
-        return self._reference.compared(arrays | side.at_points(self._reference.starts))
+        arrays = reference.compared(arrays | side.at_points(reference.starts))
+        report = self._report(side, arrays, reference.spread)
+        if report.failed and all(check.kind in FROM_THE_START for check in report.failed):
+            # A weight may start at a kink that three runs do not cross, and the mesh does.
+            report = self._report(side, arrays, reference.wider_spread())
+        return report
 
     def _report(self, side: Side, arrays: Arrays, spread: Arrays) -> StepReport:
         reference = self._reference
