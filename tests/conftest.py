@@ -48,7 +48,9 @@ LONGEST = [
 
 
 def pytest_unconfigure() -> None:
-    """Removes the session's caches."""
+    """Closes the session's connections and removes its caches."""
+    for server in forks.servers.values():
+        server.connection.close()
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 

@@ -73,7 +73,7 @@ class Server:
 
     def __init__(self, library: str, connection: socket.socket, environment: Mapping[str, str]) -> None:
         self.framework, self.environment = library, dict(environment)
-        self._connection = connection
+        self.connection = connection
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
         """Returns whether the imported libraries have read what this environment holds."""
@@ -90,9 +90,9 @@ class Server:
         with _forking:
             adopt_orphans(True)  # the server's own child ends at once and leaves its child to us
             try:
-                socket.send_fds(self._connection, [struct.pack("!I", len(body))], list(streams))
-                self._connection.sendall(body)
-                (pid,) = struct.unpack("!i", receive(self._connection, 4))
+                socket.send_fds(self.connection, [struct.pack("!I", len(body))], list(streams))
+                self.connection.sendall(body)
+                (pid,) = struct.unpack("!i", receive(self.connection, 4))
             finally:
                 adopt_orphans(False)
         return int(pid)
@@ -140,7 +140,7 @@ def adopt_orphans(on: bool) -> None:
 
 REAL = ("RUNNER_TESTS_FORK", "0")  # set in the environment: every program is started for real
 DRAWN = ("RUNNER_TESTS_DRAW", "1")  # set in the environment: forked programs draw their pictures
-_servers: dict[str, Server] = {}
+servers: dict[str, Server] = {}
 # Of the tests' own start, where set: a server may be started by a test that has changed its environment.
 start_environment: dict[str, str] = {}
 _forking = threading.RLock()  # who adopts orphans is a property of the process, not of a server
@@ -152,9 +152,9 @@ def _server(library: str) -> Server | None:
     if inherited is not None:
         return inherited if inherited.framework == library else None
     with _forking:
-        if library not in _servers:
-            _servers[library] = _started(library)
-        return _servers[library]
+        if library not in servers:
+            servers[library] = _started(library)
+        return servers[library]
 
 
 def _started(library: str) -> Server:
